@@ -1,0 +1,55 @@
+// Checkpoints: directories that are complete or not there.
+//
+//   <root>/step-00001200/model.safetensors        the weights alone; same weights, same bytes
+//                        <part>.safetensors       tensors of every other part that has any
+//                        checkpoint.json          version, step, the parts' numbers and strings
+//   <root>/last, <root>/best                      symbolic links to a step
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bellows/nn/model.h"
+#include "bellows/tree/stateful.h"
+
+namespace bellows::checkpoint {
+
+/// Written as "version" in checkpoint.json. A reader refuses a newer one by name; later fields may be added.
+inline constexpr int64_t kVersion = 1;
+
+/// Parts by name: "optimizer", "loader", "random", "trainer", …
+using Parts = std::map<std::string, const Stateful*>;
+using MutableParts = std::map<std::string, Stateful*>;
+
+/// Writes checkpoint `step` under `root`: into a temporary directory, every file synced, then renamed, then
+/// the parent directory synced; updates `last`. A complete checkpoint of that step is replaced. Left-overs of
+/// killed saves are removed. Returns the directory. Throws FileError; what was there before stays.
+std::filesystem::path save(const std::filesystem::path& root, int64_t step, const nn::Model& model,
+                           const Parts& parts);
+
+/// Restores the model and all parts. Every part is read and checked for presence before any is changed.
+/// Throws CorruptFileError, ValueError (missing part, unexpected tensors, newer version).
+void load(const std::filesystem::path& directory, const nn::Model& model, const MutableParts& parts);
+
+/// Weights only: from a checkpoint directory or a .safetensors file.
+void load_weights(const std::filesystem::path& path, const nn::Model& model);
+
+/// The step of a checkpoint directory (from its checkpoint.json).
+int64_t step_of(const std::filesystem::path& directory);
+
+/// Complete checkpoints under root, oldest first. Damaged ones are left out and logged as warnings.
+std::vector<std::filesystem::path> list(const std::filesystem::path& root);
+/// The newest complete one, if any.
+std::optional<std::filesystem::path> latest(const std::filesystem::path& root);
+
+/// Points `best` to the checkpoint.
+void mark_best(const std::filesystem::path& root, const std::filesystem::path& directory);
+
+/// Removes all but the newest `count` and those that `best` and `last` point to. count >= 1.
+void keep_last(const std::filesystem::path& root, int64_t count);
+
+}  // namespace bellows::checkpoint

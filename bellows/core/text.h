@@ -1,0 +1,33 @@
+// Small text helpers: joining values into a message, and finding the word a user probably meant.
+#pragma once
+
+#include <span>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bellows {
+
+/// Joins anything that has operator<< into one string: concat("got ", 3, " of ", 4).
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+/// "a, b, c"; empty for no words.
+std::string join(std::span<const std::string> words, std::string_view separator = ", ");
+
+/// The candidate nearest to `word` by Damerau-Levenshtein distance (ties: the first), or empty when none
+/// is within a third of the longer length, rounded up.
+std::string nearest(std::string_view word, std::span<const std::string> candidates);
+
+/// 1536 -> "1.5 KiB".
+std::string human_bytes(double bytes);
+
+/// 75.2 s -> "1:15"; 3725 -> "1:02:05".
+std::string human_seconds(double seconds);
+
+}  // namespace bellows

@@ -1,0 +1,27 @@
+// Datasets whose samples lie in tensors in memory.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "bellows/data/dataset.h"
+
+namespace bellows::data {
+
+/// Sample i is the list of the i-th slices of the given tensors (as torch.utils.data.TensorDataset). A batch
+/// is one index_select per tensor.
+class TensorDataset : public Dataset {
+ public:
+  /// Tensors on the CPU with equal, non-zero first dimension; else ValueError with the sizes.
+  explicit TensorDataset(std::vector<at::Tensor> tensors);
+  int64_t size() const override { return size_; }
+  Tree get(int64_t index) const override;
+  Tree get_batch(std::span<const int64_t> indices) const override;
+  const std::vector<at::Tensor>& tensors() const { return tensors_; }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  int64_t size_;
+};
+
+}  // namespace bellows::data
