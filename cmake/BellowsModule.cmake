@@ -1,0 +1,33 @@
+# bellows_module(NAME SOURCES a.cpp … HEADERS a.h … [LIBS lib …])
+# Adds one module's files to the library: to `bellows_core` for core, to `bellows` for all others. Headers
+# become part of the installed file set, each checked to compile on its own (target all_verify_interface_header_sets).
+function(bellows_module name)
+  cmake_parse_arguments(arg "" "" "SOURCES;HEADERS;LIBS" ${ARGN})
+  if(name STREQUAL "core")
+    set(target bellows_core)
+  else()
+    set(target bellows)
+  endif()
+  target_sources(${target} PRIVATE ${arg_SOURCES})
+  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${arg_HEADERS})
+  target_link_libraries(${target} PRIVATE ${arg_LIBS})
+  set_property(GLOBAL APPEND PROPERTY BELLOWS_MODULES ${name})
+endfunction()
+
+# bellows_tests(MODULE a_test.cpp … [LIBS lib …] [LABELS l …] [TORCH_NN])
+# One test program per module, one ctest entry per test case. With TORCH_NN, torch/nn.h is precompiled.
+function(bellows_tests module)
+  cmake_parse_arguments(arg "TORCH_NN" "" "LIBS;LABELS" ${ARGN})
+  if(NOT arg_LABELS)
+    set(arg_LABELS cpu)
+  endif()
+  set(target ${module}_tests)
+  add_executable(${target} ${arg_UNPARSED_ARGUMENTS})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${target} PRIVATE bellows bellows_test_main ${arg_LIBS})
+  if(arg_TORCH_NN)
+    target_precompile_headers(${target} PRIVATE <torch/nn.h>)
+  endif()
+  gtest_discover_tests(${target} TEST_PREFIX "${module}." DISCOVERY_MODE PRE_TEST
+                       PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 300)
+endfunction()
