@@ -10,7 +10,8 @@ class Clock {
  public:
   using Duration = std::chrono::nanoseconds;
   virtual ~Clock() = default;
-  /// Time since an arbitrary, fixed origin; never goes back, not moved by changes of the wall clock.
+  /// Time since an arbitrary, fixed origin; never goes back, not moved by changes of the wall
+  /// clock.
   virtual Duration now() const = 0;
 };
 

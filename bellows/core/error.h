@@ -1,6 +1,7 @@
-// The error tree. Everything Bellows throws on its own account derives from bellows::Error; errors of
-// LibTorch (c10::Error) pass through unchanged. Messages say what failed, what was found, what was
-// expected, and what to do next; they are complete sentences a program can show to its user as they are.
+// The error tree. Everything Bellows throws on its own account derives from bellows::Error; errors
+// of LibTorch (c10::Error) pass through unchanged. Messages say what failed, what was found, what
+// was expected, and what to do next; they are complete sentences a program can show to its user as
+// they are.
 #pragma once
 
 #if defined(__GNUC__) && !defined(__EXCEPTIONS)
@@ -19,8 +20,8 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The caller passed something invalid (argument, option, configuration value). Thrown before any side
-/// effect, so that the call can be repeated with a corrected value.
+/// The caller passed something invalid (argument, option, configuration value). Thrown before any
+/// side effect, so that the call can be repeated with a corrected value.
 class ValueError : public Error {
  public:
   using Error::Error;
@@ -50,10 +51,12 @@ class FileError : public EnvironmentError {
   /// The message becomes "<path>: <operation>: <strerror(code)>".
   FileError(const std::filesystem::path& path, const std::string& operation, int code);
   const std::filesystem::path& path() const { return path_; }
+  const std::string& operation() const { return operation_; }
   int code() const { return code_; }
 
  private:
   std::filesystem::path path_;
+  std::string operation_;
   int code_;
 };
 

@@ -1,17 +1,18 @@
-// Durable files. All writes that must survive a crash go through FileSystem, a thin seam over the POSIX
-// calls, so that tests can make the n-th call fail or drop what was not synced.
+// Durable files. All writes that must survive a crash go through FileSystem, a thin seam over the
+// POSIX calls, so that tests can make the n-th call fail or drop what was not synced.
 #pragma once
 
-#include <sys/types.h>
-
+#include <cstddef>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
+#include <sys/types.h>
 
 namespace bellows {
 
-/// The POSIX calls used for writing, one member each. Each returns what the call returns and leaves errno.
+/// The POSIX calls used for writing, one member each. Each returns what the call returns and leaves
+/// errno.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
@@ -54,7 +55,7 @@ class OutputFile {
   void write(std::string_view text);
   /// fsync, then close. Throws FileError. The object cannot be written afterwards.
   void finish();
-  /// Close without sync; errors are thrown.
+  /// Close without sync; errors are thrown. Nothing happens when it is closed already.
   void close();
   const std::filesystem::path& path() const { return path_; }
 
@@ -66,20 +67,25 @@ class OutputFile {
 /// Reads a whole file. Throws FileError (ENOENT and the like).
 std::string read_file(const std::filesystem::path& path);
 
-/// Makes `path` hold exactly `bytes`, or leaves it as it was: temporary name, fsync, rename, fsync of the
-/// directory. Throws FileError; the temporary file is then removed.
+/// Makes `path` hold exactly `bytes`, or leaves it as it was: temporary name beside it, fsync,
+/// rename, fsync of the directory. A symbolic link at `path` is replaced, not followed. Throws
+/// FileError for `path`; the temporary file is then removed. When the last step alone failed, the
+/// new bytes are in place, but a crash of the machine may still undo them.
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
 
-/// Renames durably: rename, then fsync of the parent directory. Throws FileError.
+/// Renames durably: rename, then fsync of the parent directory (both, where they differ). Throws
+/// FileError for `to`.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
-/// Creates the directory and its missing parents. Throws FileError naming the first that failed.
+/// Creates the directory and its missing parents, and syncs every entry it made. What exists is
+/// left alone. Throws FileError naming the first that failed.
 void make_directories(const std::filesystem::path& path);
 
 /// Makes the symbolic link `path` point to `target`, replacing atomically what was there.
 void replace_symlink(const std::filesystem::path& target, const std::filesystem::path& path);
 
-/// fsync of a directory's entry list. Throws FileError.
+/// fsync of a directory's entry list; file systems that cannot do that (EINVAL) are let be. Throws
+/// FileError.
 void sync_directory(const std::filesystem::path& path);
 
 }  // namespace bellows

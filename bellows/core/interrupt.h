@@ -1,15 +1,17 @@
-// SIGINT and SIGTERM as a request to save and stop. The first signal sets a flag that loops poll; a second
-// one ends the process at once with 128 + its number.
+// SIGINT and SIGTERM as a request to save and stop. The first signal sets a flag that loops poll; a
+// second one ends the process at once with 128 + its number.
 #pragma once
 
 namespace bellows {
 
-/// Blocks SIGINT and SIGTERM in the calling thread: a signal that comes now is kept until the handlers
-/// stand. For the first instruction of a program; the mask survives exec.
+/// Blocks SIGINT and SIGTERM in the calling thread: a signal that comes now is kept until the
+/// handlers stand. For the first instruction of a program; the mask survives exec.
 void hold_interrupts();
 
-/// Installs the handlers and lets held signals through. Idempotent; call it from the main thread before
-/// others start. A signal that the parent chose to ignore (nohup) stays ignored.
+/// Installs the handlers and lets held signals through. Idempotent; call it from the main thread
+/// before others start. A signal that the parent chose to ignore (nohup) stays ignored. System
+/// calls in progress are restarted (SA_RESTART), so that reads and writes elsewhere do not fail
+/// with EINTR.
 void install_interrupt_handlers();
 
 /// The signal received so far (SIGINT or SIGTERM), or 0. Async-signal-safe, any thread, no cost.
@@ -18,8 +20,9 @@ int interrupted();
 /// Forgets a received signal (tests, and programs that handle it themselves).
 void clear_interrupt();
 
-/// From here on the next signal ends the process at once with 128 + its number: for programs about to
-/// leave, and for phases in which nothing can be saved.
+/// From here on the next signal ends the process at once with 128 + its number: for programs about
+/// to leave, and for phases in which nothing can be saved. Installs the handlers where they are not
+/// yet.
 void interrupts_end_process();
 
 }  // namespace bellows

@@ -1,5 +1,6 @@
-// Log lines on standard error. The level comes from BELLOWS_LOG: trace, debug, info, warn (default), error
-// or off; an unknown word is reported once and means warn. Safe from every thread; a line is written whole.
+// Log lines on standard error. The level comes from BELLOWS_LOG: trace, debug, info, warn
+// (default), error or off; an unknown word is reported once and means warn. Safe from every thread;
+// a line is written whole.
 #pragma once
 
 #include <string_view>
@@ -11,7 +12,9 @@ enum class Level { trace, debug, info, warn, error, off };
 /// The level in force; read from BELLOWS_LOG at first use.
 Level level();
 void set_level(Level level);
-inline bool enabled(Level wanted) { return wanted >= level(); }
+inline bool enabled(Level wanted) {
+  return wanted >= level();
+}
 
 void debug(std::string_view text);
 void info(std::string_view text);

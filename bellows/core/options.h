@@ -1,6 +1,6 @@
-// Named, typed settings as they come from a configuration file or the command line, before they become the
-// option structs of the C++ interface. Whoever reads a key says its type and default; what nobody has read
-// is unknown, and reported with the nearest key that was asked for.
+// Named, typed settings as they come from a configuration file or the command line, before they
+// become the option structs of the C++ interface. Whoever reads a key says its type and default;
+// what nobody has read is unknown, and reported with the nearest key that was asked for.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,14 @@ class Options {
   void set(const std::string& key, OptionValue value, std::string origin = "");
   bool has(const std::string& key) const { return entries_.contains(key); }
 
-  /// The value of `key`, or `fallback`; either way the key counts as known and is part of `resolved()`.
-  /// A whole number is accepted where a double is asked for. Throws ValueError
-  /// "<origin>: <table>.<key>: got <type and value>, expected <type>".
+  /// The value of `key`, or `fallback`; either way the key counts as known and is part of
+  /// `resolved()`. A whole number is accepted where a double is asked for, also in lists; an empty
+  /// list is one of any type. Throws ValueError "<origin>: <table>.<key>: got <type and value>,
+  /// expected <type>". T is one of the alternatives of OptionValue.
   template <class T>
   T get(const std::string& key, T fallback);
-  /// As `get`, and the value must lie in [low, high] (NaN does not).
+  /// As `get` for int64_t or double, and the value must lie in [low, high] (NaN does not). The
+  /// limits of the type, or infinity, leave a side open.
   template <class T>
   T get_in(const std::string& key, T fallback, T low, T high);
   /// As `get`, and the value must be one of `words`; the error lists them and the nearest.
@@ -41,7 +43,8 @@ class Options {
   template <class T>
   std::optional<T> find(const std::string& key);
 
-  /// Throws ValueError for the first key that nobody asked for, with its origin and the nearest known key.
+  /// Throws ValueError for the first key that nobody asked for, with its origin and the nearest
+  /// known key.
   void reject_unknown() const;
 
   /// An error about a value that was read: "<origin>: <table>.<key>: <what>".
@@ -56,11 +59,11 @@ class Options {
     OptionValue value;
     std::string origin;
   };
-  const Entry* lookup(const std::string& key, OptionValue fallback);
+  std::string full_name(const std::string& key) const;
 
   std::string table_;
   std::map<std::string, Entry> entries_;
-  std::map<std::string, OptionValue> known_;
+  std::map<std::string, std::optional<OptionValue>> known_;  // empty: asked for, without a value
 };
 
 /// As TOML writes it: true, 3, 0.1, "text", [1, 2]. A double always has a point or an exponent.

@@ -1,6 +1,7 @@
 // Small text helpers: joining values into a message, and finding the word a user probably meant.
 #pragma once
 
+#include <locale>
 #include <span>
 #include <sstream>
 #include <string>
@@ -9,10 +10,12 @@
 
 namespace bellows {
 
-/// Joins anything that has operator<< into one string: concat("got ", 3, " of ", 4).
+/// Joins anything that has operator<< into one string: concat("got ", 3, " of ", 4). Numbers are
+/// written in the C locale, whatever the program's own.
 template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::ostringstream out;
+  out.imbue(std::locale::classic());
   (out << ... << parts);
   return out.str();
 }
@@ -20,14 +23,15 @@ std::string concat(const Parts&... parts) {
 /// "a, b, c"; empty for no words.
 std::string join(std::span<const std::string> words, std::string_view separator = ", ");
 
-/// The candidate nearest to `word` by Damerau-Levenshtein distance (ties: the first), or empty when none
-/// is within a third of the longer length, rounded up.
+/// The candidate nearest to `word` by Damerau-Levenshtein distance (insertions, deletions,
+/// substitutions, swaps of neighbours; upper and lower case of ASCII are the same; ties: the
+/// first), or empty when none is within a third of the longer length, rounded up.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 
-/// 1536 -> "1.5 KiB".
+/// 1536 -> "1.5 KiB", 512 -> "512 B".
 std::string human_bytes(double bytes);
 
-/// 75.2 s -> "1:15"; 3725 -> "1:02:05".
+/// 75.2 s -> "1:15"; 3725 -> "1:02:05"; "unknown" for what is not finite.
 std::string human_seconds(double seconds);
 
 }  // namespace bellows

@@ -1,0 +1,32 @@
+#include "bellows/core/clock.h"
+
+#include <atomic>
+
+namespace bellows {
+namespace {
+
+class SteadyClock : public Clock {
+ public:
+  Duration now() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
+};
+
+const SteadyClock kSteadyClock;
+constinit std::atomic<const Clock*> replacement{nullptr};
+
+}  // namespace
+
+const Clock& monotonic_clock() {
+  const Clock* clock = replacement.load(std::memory_order_acquire);
+  return clock != nullptr ? *clock : kSteadyClock;
+}
+
+double seconds_since(Clock::Duration start) {
+  return std::chrono::duration<double>(monotonic_clock().now() - start).count();
+}
+
+ScopedClock::ScopedClock(const Clock& clock) : previous_(replacement.exchange(&clock)) {}
+ScopedClock::~ScopedClock() {
+  replacement.store(previous_);
+}
+
+}  // namespace bellows

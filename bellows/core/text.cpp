@@ -1,0 +1,92 @@
+#include "bellows/core/text.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+
+namespace bellows {
+namespace {
+
+char lower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+// Three rows of the table of distances between prefixes; a swap of neighbours counts as one edit.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> before_last(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    std::swap(before_last, last);
+    std::swap(last, row);
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const bool same = lower(a[i - 1]) == lower(b[j - 1]);
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (same ? 0 : 1)});
+      const bool swapped = i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) &&
+                           lower(a[i - 2]) == lower(b[j - 1]);
+      if (swapped) row[j] = std::min(row[j], before_last[j - 2] + 1);
+    }
+  }
+  return row[b.size()];
+}
+
+std::string fixed(double value, int decimals) {
+  std::array<char, 400> text;  // the longest double has 309 digits before the point
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value,
+                                 std::chars_format::fixed, decimals);
+  return std::string(text.data(), end.ptr);
+}
+
+std::string two_digits(int64_t value) {
+  return (value < 10 ? "0" : "") + std::to_string(value);
+}
+
+}  // namespace
+
+std::string join(std::span<const std::string> words, std::string_view separator) {
+  std::string out;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) out += separator;
+    out += words[i];
+  }
+  return out;
+}
+
+std::string nearest(std::string_view word, std::span<const std::string> candidates) {
+  std::string best;
+  size_t best_distance = 0;
+  for (const std::string& candidate : candidates) {
+    const auto [shorter, longer] = std::minmax(word.size(), candidate.size());
+    const size_t limit = (longer + 2) / 3;
+    if (longer - shorter > limit) continue;
+    const size_t distance = edit_distance(word, candidate);
+    if (distance > limit || (!best.empty() && distance >= best_distance)) continue;
+    best = candidate;
+    best_distance = distance;
+  }
+  return best;
+}
+
+std::string human_bytes(double bytes) {
+  constexpr std::array<const char*, 7> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (std::abs(bytes) < 1023.5) return fixed(bytes, 0) + " B";
+  size_t unit = 0;
+  // 1023.95 would be written as 1024.0.
+  for (; std::abs(bytes) >= 1023.95 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
+  return fixed(bytes, 1) + " " + kUnits[unit];
+}
+
+std::string human_seconds(double seconds) {
+  if (!(std::abs(seconds) < 1e15)) return "unknown";
+  const auto total = static_cast<int64_t>(std::llround(std::abs(seconds)));
+  const int64_t hours = total / 3600;
+  const int64_t minutes = total / 60 % 60;
+  const std::string sign = seconds < 0 && total > 0 ? "-" : "";
+  const std::string tail = ":" + two_digits(total % 60);
+  if (hours == 0) return sign + std::to_string(minutes) + tail;
+  return sign + std::to_string(hours) + ":" + two_digits(minutes) + tail;
+}
+
+}  // namespace bellows
