@@ -31,3 +31,17 @@ function(bellows_tests module)
   gtest_discover_tests(${target} TEST_PREFIX "${module}." DISCOVERY_MODE PRE_TEST
                        PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 300)
 endfunction()
+
+# bellows_programs(DIRECTORY): gathers the programs defined there under the target `programs`, to be built
+# alone (`make demo`) and to be installed.
+function(bellows_programs directory)
+  add_custom_target(programs)
+  get_property(targets DIRECTORY ${directory} PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(target ${targets})
+    get_target_property(type ${target} TYPE)
+    if(type STREQUAL "EXECUTABLE")
+      add_dependencies(programs ${target})
+      set_property(GLOBAL APPEND PROPERTY BELLOWS_PROGRAMS ${target})
+    endif()
+  endforeach()
+endfunction()
