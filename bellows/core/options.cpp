@@ -132,11 +132,6 @@ std::string range_text(T low, T high) {
   return toml(low) + " to " + toml(high);
 }
 
-std::string suggestion(const std::string& word, const std::vector<std::string>& known) {
-  const std::string near = nearest(word, known);
-  return near.empty() ? "" : "; did you mean " + near + "?";
-}
-
 }  // namespace
 
 std::string to_toml(const OptionValue& value) {
@@ -186,21 +181,32 @@ std::string Options::get_one_of(const std::string& key, std::string fallback,
   for (const std::string& word : words) {
     if (value == word) return value;
   }
-  fail(key,
-       concat("got ", shown(value), ", expected one of ", join(words), suggestion(value, words)));
+  const std::string near = nearest(value, words);
+  fail(key, concat("got ", shown(value), ", expected one of ", join(words),
+                   near.empty() ? "" : "; did you mean " + near + "?"));
 }
 
 void Options::reject_unknown() const {
   for (const auto& [key, entry] : entries_) {
-    if (known_.contains(key)) continue;
-    std::vector<std::string> known;
-    for (const auto& [name, value] : known_) known.push_back(full_name(name));
-    std::string hint = suggestion(full_name(key), known);
-    if (hint.empty())
-      hint = known.empty() ? "; no keys are known here" : "; known keys: " + join(known);
-    throw ValueError(concat(entry.origin, entry.origin.empty() ? "" : ": ", "unknown key ",
-                            full_name(key), hint));
+    if (!known_.contains(key)) fail_unknown(key, entry.origin);
   }
+}
+
+void Options::fail_unknown(const std::string& key, const std::string& origin) const {
+  std::vector<std::string> keys, full_names;
+  for (const auto& [known, value] : known_) {
+    keys.push_back(known);
+    full_names.push_back(full_name(known));
+  }
+  const std::string near = nearest(key, keys);
+  std::string hint = "no keys are known here";
+  if (!near.empty()) {
+    hint = "did you mean " + full_name(near) + "?";
+  } else if (!keys.empty()) {
+    hint = "known keys: " + join(full_names);
+  }
+  throw ValueError(
+      concat(origin, origin.empty() ? "" : ": ", "unknown key ", full_name(key), "; ", hint));
 }
 
 void Options::fail(const std::string& key, const std::string& what) const {

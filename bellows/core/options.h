@@ -60,6 +60,7 @@ class Options {
     std::string origin;
   };
   std::string full_name(const std::string& key) const;
+  [[noreturn]] void fail_unknown(const std::string& key, const std::string& origin) const;
 
   std::string table_;
   std::map<std::string, Entry> entries_;

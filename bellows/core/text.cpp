@@ -58,7 +58,8 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
   std::string best;
   size_t best_distance = 0;
   for (const std::string& candidate : candidates) {
-    const auto [shorter, longer] = std::minmax(word.size(), candidate.size());
+    const size_t shorter = std::min(word.size(), candidate.size());
+    const size_t longer = std::max(word.size(), candidate.size());
     const size_t limit = (longer + 2) / 3;
     if (longer - shorter > limit) continue;
     const size_t distance = edit_distance(word, candidate);

@@ -1,0 +1,166 @@
+#include "bellows/core/interrupt.h"
+
+#include <fstream>
+#include <functional>
+#include <signal.h>
+#include <string>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+namespace bellows {
+namespace {
+
+constexpr int kPassed = 42;
+
+// Signals change the whole process, so every case runs in a child; `body` returns whether it
+// passed. Gives the exit code, or 1000 + the signal that ended the child.
+int run_child(const std::function<bool()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    _exit(body() ? kPassed : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+bool is_asleep(pid_t process) {
+  std::ifstream in("/proc/" + std::to_string(process) + "/stat");
+  std::string number, name, state;
+  in >> number >> name >> state;
+  return state == "S";
+}
+
+TEST(InterruptTest, WithoutHandlersASignalKills) {
+  EXPECT_EQ(run_child([] { return raise(SIGTERM) == 0; }), 1000 + SIGTERM);
+}
+
+TEST(InterruptTest, FirstSignalIsRemembered) {
+  for (int signal : {SIGINT, SIGTERM}) {
+    EXPECT_EQ(run_child([=] {
+                install_interrupt_handlers();
+                const bool none_before = interrupted() == 0;
+                raise(signal);
+                return none_before && interrupted() == signal;
+              }),
+              kPassed);
+  }
+}
+
+TEST(InterruptTest, SecondSignalEndsTheProcessWithItsOwnCode) {
+  const auto send = [](int first, int second) {
+    return run_child([=] {
+      install_interrupt_handlers();
+      raise(first);
+      raise(second);
+      return true;
+    });
+  };
+  EXPECT_EQ(send(SIGINT, SIGINT), 130);
+  EXPECT_EQ(send(SIGINT, SIGTERM), 143);
+  EXPECT_EQ(send(SIGTERM, SIGINT), 130);
+}
+
+TEST(InterruptTest, InstallingTwiceKeepsWhatWasReceived) {
+  EXPECT_EQ(run_child([] {
+              install_interrupt_handlers();
+              raise(SIGINT);
+              install_interrupt_handlers();
+              return interrupted() == SIGINT;
+            }),
+            kPassed);
+}
+
+TEST(InterruptTest, HeldSignalArrivesWhenHandlersStand) {
+  EXPECT_EQ(run_child([] {
+              hold_interrupts();
+              raise(SIGTERM);
+              const bool held = interrupted() == 0;
+              install_interrupt_handlers();
+              return held && interrupted() == SIGTERM;
+            }),
+            kPassed);
+}
+
+TEST(InterruptTest, HoldSurvivesExec) {
+  const auto exec_shell = [](bool hold) {
+    return run_child([=] {
+      if (hold) hold_interrupts();
+      execl("/bin/sh", "sh", "-c", "kill -INT $$; exit 42", nullptr);
+      return false;
+    });
+  };
+  EXPECT_EQ(exec_shell(false), 1000 + SIGINT);
+  EXPECT_EQ(exec_shell(true), kPassed);
+}
+
+TEST(InterruptTest, SignalIgnoredByTheParentStaysIgnored) {
+  EXPECT_EQ(run_child([] {
+              signal(SIGINT, SIG_IGN);
+              hold_interrupts();
+              raise(SIGINT);
+              install_interrupt_handlers();
+              raise(SIGINT);
+              const bool ignored = interrupted() == 0;
+              raise(SIGTERM);
+              return ignored && interrupted() == SIGTERM;
+            }),
+            kPassed);
+}
+
+TEST(InterruptTest, ClearedSignalCountsAsNone) {
+  EXPECT_EQ(run_child([] {
+              install_interrupt_handlers();
+              raise(SIGINT);
+              clear_interrupt();
+              const bool none = interrupted() == 0;
+              raise(SIGTERM);
+              return none && interrupted() == SIGTERM;
+            }),
+            kPassed);
+}
+
+TEST(InterruptTest, NextSignalEndsAProcessThatIsLeaving) {
+  EXPECT_EQ(run_child([] {
+              install_interrupt_handlers();
+              interrupts_end_process();
+              raise(SIGTERM);
+              return true;
+            }),
+            143);
+}
+
+TEST(InterruptTest, SignalHeldUntilLeavingEndsTheProcess) {
+  EXPECT_EQ(run_child([] {
+              hold_interrupts();
+              raise(SIGINT);
+              interrupts_end_process();
+              return true;
+            }),
+            130);
+}
+
+TEST(InterruptTest, ReadInProgressIsRestarted) {
+  EXPECT_EQ(run_child([] {
+              int ends[2];
+              if (pipe(ends) != 0) return false;
+              install_interrupt_handlers();
+              const pid_t reader = getpid();
+              if (fork() == 0) {
+                while (!is_asleep(reader)) usleep(100);
+                kill(reader, SIGINT);
+                usleep(10000);
+                _exit(write(ends[1], "x", 1) == 1 ? 0 : 1);
+              }
+              char byte = 0;
+              return read(ends[0], &byte, 1) == 1 && byte == 'x' && interrupted() == SIGINT;
+            }),
+            kPassed);
+}
+
+}  // namespace
+}  // namespace bellows
