@@ -155,14 +155,14 @@ std::optional<T> Options::find(const std::string& key) {
   if (!value) {
     fail(key, concat("got ", type_and_value(entry->second.value), ", expected ", kTypeName<T>));
   }
-  known = OptionValue(*value);
+  known.emplace(*value);
   return value;
 }
 
 template <class T>
 T Options::get(const std::string& key, T fallback) {
   if (std::optional<T> value = find<T>(key)) return *std::move(value);
-  known_[key] = OptionValue(fallback);
+  known_[key].emplace(fallback);
   return fallback;
 }
 
