@@ -18,22 +18,25 @@
 
 namespace bellows::checkpoint {
 
-/// Written as "version" in checkpoint.json. A reader refuses a newer one by name; later fields may be added.
+/// Written as "version" in checkpoint.json. A reader refuses a newer one by name; later fields may
+/// be added.
 inline constexpr int64_t kVersion = 1;
 
 /// Parts by name: "optimizer", "loader", "random", "trainer", …
 using Parts = std::map<std::string, const Stateful*>;
 using MutableParts = std::map<std::string, Stateful*>;
 
-/// Writes checkpoint `step` under `root`: into a temporary directory, every file synced, then renamed, then
-/// the parent directory synced; updates `last`. A complete checkpoint of that step is replaced. Left-overs of
-/// killed saves are removed. Returns the directory. Throws FileError; what was there before stays.
+/// Writes checkpoint `step` under `root`: into a temporary directory, every file synced, then
+/// renamed, then the parent directory synced; updates `last`. A complete checkpoint of that step is
+/// replaced. Left-overs of killed saves are removed. Returns the directory. Throws FileError; what
+/// was there before stays.
 std::filesystem::path save(const std::filesystem::path& root, int64_t step, const nn::Model& model,
                            const Parts& parts);
 
-/// Restores the model and all parts. Every part is read and checked for presence before any is changed.
-/// Throws CorruptFileError, ValueError (missing part, unexpected tensors, newer version).
-void load(const std::filesystem::path& directory, const nn::Model& model, const MutableParts& parts);
+/// Restores the model and all parts. Every part is read and checked for presence before any is
+/// changed. Throws CorruptFileError, ValueError (missing part, unexpected tensors, newer version).
+void load(const std::filesystem::path& directory, const nn::Model& model,
+          const MutableParts& parts);
 
 /// Weights only: from a checkpoint directory or a .safetensors file.
 void load_weights(const std::filesystem::path& path, const nn::Model& model);

@@ -1,6 +1,6 @@
 // The safetensors file format: named tensors, mapped by Python's `safetensors` package as well.
-// Source: the format's description in the safetensors repository (8-byte little-endian header length, JSON
-// header of at most 100 MB, contiguous data without holes).
+// Source: the format's description in the safetensors repository (8-byte little-endian header
+// length, JSON header of at most 100 MB, contiguous data without holes).
 #pragma once
 
 #include <filesystem>
@@ -13,16 +13,19 @@ namespace bellows::checkpoint {
 
 using Metadata = std::map<std::string, std::string>;
 
-/// Writes the tensors, in order of falling element size and then name (as the Python package does), through
-/// the file seam, with fsync. Tensors on devices are copied to the host; non-contiguous ones are made so.
-/// The bytes depend on names, values and metadata alone. Throws ValueError (a name twice, "__metadata__", a
-/// type the format lacks), FileError.
+/// Writes the tensors through the file seam, with fsync, in the order of the Python package:
+/// falling alignment of the type, then name. Tensors on devices are copied to the host one at a
+/// time; non-contiguous ones are made so. The bytes depend on names, values and metadata alone, and
+/// are those of Python's `save_file` where there is at most one metadata entry. Throws ValueError
+/// before the file is touched (a name twice, "__metadata__" as a name, text that is not UTF-8, an
+/// undefined or sparse tensor, a type the format lacks), FileError.
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                        const Metadata& metadata = {{"format", "pt"}});
 
-/// All tensors of a file, on the CPU, in order of their offsets. Throws FileError, or CorruptFileError with the
-/// entry and what is wrong; nothing is allocated before the header has been validated against the file's
-/// size. `metadata` receives the file's, where asked for.
+/// All tensors of a file, on the CPU, each in memory of its own, in order of their offsets. Throws
+/// FileError, or CorruptFileError with the entry and what is wrong; nothing is allocated before the
+/// header has been validated against the file's size. `metadata` receives the file's, where asked
+/// for.
 NamedTensors read_safetensors(const std::filesystem::path& path, Metadata* metadata = nullptr);
 
 }  // namespace bellows::checkpoint
