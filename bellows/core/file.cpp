@@ -33,7 +33,7 @@ auto retry(Call call) {
   throw FileError(path, operation, errno);
 }
 
-void sync(int fd, const fs::path& path) {
+void sync_descriptor(int fd, const fs::path& path) {
   if (retry([&] { return file_system().fsync(fd); }) == -1) fail(path, "fsync");
 }
 
@@ -161,9 +161,12 @@ void OutputFile::write(std::string_view text) {
   write(std::as_bytes(std::span(text)));
 }
 
-void OutputFile::finish() {
+void OutputFile::sync() {
   if (fd_ == -1) throw FileError(path_, "fsync after close", EBADF);
-  sync(fd_, path_);
+  sync_descriptor(fd_, path_);
+}
+void OutputFile::finish() {
+  sync();
   close();
 }
 

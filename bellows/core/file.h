@@ -53,6 +53,8 @@ class OutputFile {
   /// Writes all bytes; retries short writes and EINTR. Throws FileError with file and errno.
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
+  /// fsync: what has been written survives a crash. Throws FileError.
+  void sync();
   /// fsync, then close. Throws FileError. The object cannot be written afterwards.
   void finish();
   /// Close without sync; errors are thrown. Nothing happens when it is closed already.

@@ -18,7 +18,11 @@
 #include <utility>
 
 #include <spdlog/logger.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/dist_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
+
+#include "bellows/core/file.h"
 
 namespace bellows::log {
 namespace {
@@ -30,19 +34,30 @@ constexpr std::array<std::pair<std::string_view, Level>, 6> kWords = {{{"trace",
                                                                        {"error", Level::error},
                                                                        {"off", Level::off}}};
 
+struct Outputs {
+  std::shared_ptr<spdlog::sinks::stderr_sink_mt> terminal =
+      std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  std::shared_ptr<spdlog::sinks::dist_sink_mt> all =
+      std::make_shared<spdlog::sinks::dist_sink_mt>();
+  spdlog::logger logger{"bellows", all};
+  std::atomic<bool> to_file{false};
+
+  Outputs() {
+    all->add_sink(terminal);
+    logger.set_level(spdlog::level::trace);
+    logger.flush_on(spdlog::level::trace);
+    logger.set_pattern("[%Y-%m-%d %H:%M:%S.%e] [bellows] [%l] %v");
+  }
+};
+
 // Never destroyed: other objects may log while the program leaves.
-spdlog::logger& logger() {
-  static spdlog::logger& instance = *[] {
-    auto* made = new spdlog::logger("bellows", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    made->set_level(spdlog::level::trace);
-    made->set_pattern("[%Y-%m-%d %H:%M:%S.%e] [bellows] [%l] %v");
-    return made;
-  }();
+Outputs& outputs() {
+  static Outputs& instance = *new Outputs;
   return instance;
 }
 
 void write(spdlog::level::level_enum as, std::string_view text) {
-  logger().log(as, spdlog::string_view_t(text.data(), text.size()));
+  outputs().logger.log(as, spdlog::string_view_t(text.data(), text.size()));
 }
 
 Level level_from_environment() {
@@ -61,6 +76,25 @@ std::atomic<Level>& current_level() {
   return current;
 }
 
+/// `off` becomes spdlog's level above error, which nothing here uses.
+spdlog::level::level_enum to_spdlog(Level level) {
+  return static_cast<spdlog::level::level_enum>(static_cast<int>(level));
+}
+static_assert(static_cast<int>(Level::warn) == SPDLOG_LEVEL_WARN &&
+              static_cast<int>(Level::error) == SPDLOG_LEVEL_ERROR);
+
+/// The terminal takes what the level lets through; a file takes everything from info on.
+bool wanted(Level level) {
+  return enabled(level) ||
+         (level >= Level::info && outputs().to_file.load(std::memory_order_relaxed));
+}
+
+void write_if_wanted(Level as, std::string_view text) {
+  if (!wanted(as)) return;
+  outputs().terminal->set_level(to_spdlog(level()));
+  write(to_spdlog(as), text);
+}
+
 }  // namespace
 
 Level level() {
@@ -71,27 +105,38 @@ void set_level(Level level) {
 }
 
 void debug(std::string_view text) {
-  if (enabled(Level::debug)) write(spdlog::level::debug, text);
+  write_if_wanted(Level::debug, text);
 }
 void info(std::string_view text) {
-  if (enabled(Level::info)) write(spdlog::level::info, text);
+  write_if_wanted(Level::info, text);
 }
 void warn(std::string_view text) {
-  if (enabled(Level::warn)) write(spdlog::level::warn, text);
+  write_if_wanted(Level::warn, text);
 }
 void error(std::string_view text) {
-  if (enabled(Level::error)) write(spdlog::level::err, text);
+  write_if_wanted(Level::error, text);
+}
+
+void add_file(const std::filesystem::path& path) {
+  {
+    OutputFile check(path, /*append=*/true);
+  }  // an error of ours, naming the file, where it cannot be written
+  auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
+  sink->set_level(spdlog::level::info);
+  sink->set_pattern("[%Y-%m-%d %H:%M:%S.%e] [%l] %v");
+  outputs().all->add_sink(std::move(sink));
+  outputs().to_file = true;
 }
 
 void warn_once(std::string_view text) {
   static std::mutex& mutex = *new std::mutex;
   static auto& written = *new std::set<std::string, std::less<>>;
-  if (!enabled(Level::warn)) return;
+  if (!wanted(Level::warn)) return;
   {
     const std::lock_guard lock(mutex);
     if (!written.emplace(text).second) return;
   }
-  write(spdlog::level::warn, text);
+  write_if_wanted(Level::warn, text);
 }
 
 }  // namespace bellows::log

@@ -3,6 +3,7 @@
 // a line is written whole.
 #pragma once
 
+#include <filesystem>
 #include <string_view>
 
 namespace bellows::log {
@@ -23,5 +24,9 @@ void error(std::string_view text);
 
 /// As warn, but the same text is written once in the life of the process.
 void warn_once(std::string_view text);
+
+/// From now on lines of level info and above are also appended to this file, whatever the level in
+/// force. Throws FileError when it cannot be written.
+void add_file(const std::filesystem::path& path);
 
 }  // namespace bellows::log

@@ -10,6 +10,9 @@
 
 #include <gtest/gtest.h>
 
+#include "bellows/core/error.h"
+#include "bellows/core/file.h"
+
 namespace bellows {
 namespace {
 
@@ -156,6 +159,25 @@ TEST_F(LogDeathTest, LevelSetByTheProgramWinsOverTheEnvironment) {
   };
   EXPECT_EXIT(run(), ExitedWithCode(0),
               AllOf(HasSubstr("an error line"), Not(HasSubstr("a warn line"))));
+}
+
+TEST(LogTest, FileTakesInfoAndAboveWhateverTheLevel) {
+  const auto path = std::filesystem::path(::testing::TempDir()) / "bellows_log_test.log";
+  std::filesystem::remove(path);
+  log::add_file(path);
+  EXPECT_EQ(lines_of(written(log::Level::error, log_one_of_each)).size(), 1u);
+  const auto lines = lines_of(read_file(path));
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_THAT(lines[0], HasSubstr("[info] an info line"));
+}
+
+TEST(LogTest, FileThatCannotBeWrittenIsNamed) {
+  try {
+    log::add_file("/dev/null/rank-0.log");
+    FAIL() << "no error";
+  } catch (const FileError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("/dev/null/rank-0.log"));
+  }
 }
 
 }  // namespace
