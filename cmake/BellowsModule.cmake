@@ -1,8 +1,9 @@
-# bellows_module(NAME SOURCES a.cpp … HEADERS a.h … [LIBS lib …])
+# bellows_module(NAME SOURCES a.cpp … HEADERS a.h … [INTERNAL b.h …] [LIBS lib …])
 # Adds one module's files to the library: to `bellows_core` for core, to `bellows` for all others. Headers
-# become part of the installed file set, each checked to compile on its own (target all_verify_interface_header_sets).
+# become part of the installed file set, each checked to compile on its own (target all_verify_interface_header_sets);
+# internal ones are only for this module's own sources.
 function(bellows_module name)
-  cmake_parse_arguments(arg "" "" "SOURCES;HEADERS;LIBS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "SOURCES;HEADERS;INTERNAL;LIBS" ${ARGN})
   if(name STREQUAL "core")
     set(target bellows_core)
   else()
@@ -11,7 +12,8 @@ function(bellows_module name)
   target_sources(${target} PRIVATE ${arg_SOURCES})
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${arg_HEADERS})
   target_link_libraries(${target} PRIVATE ${arg_LIBS})
-  set_property(GLOBAL APPEND PROPERTY BELLOWS_MODULES ${name})
+  bellows_list_files(public ${arg_HEADERS})
+  bellows_list_files(internal ${arg_INTERNAL})
 endfunction()
 
 # bellows_tests(MODULE a_test.cpp … [LIBS lib …] [LABELS l …] [TORCH_NN])
@@ -23,6 +25,7 @@ function(bellows_tests module)
   endif()
   set(target ${module}_tests)
   add_executable(${target} ${arg_UNPARSED_ARGUMENTS})
+  bellows_list_files(test ${arg_UNPARSED_ARGUMENTS})
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${target} PRIVATE bellows bellows_test_main ${arg_LIBS})
   if(arg_TORCH_NN)
@@ -44,4 +47,19 @@ function(bellows_programs directory)
       set_property(GLOBAL APPEND PROPERTY BELLOWS_PROGRAMS ${target})
     endif()
   endforeach()
+endfunction()
+
+# Files that tools/check_layering.py compares with those on disk: written to listed_files.txt of the build folder
+# as `KIND path`.
+function(bellows_list_files kind)
+  foreach(file ${ARGN})
+    file(REAL_PATH ${file} file)
+    file(RELATIVE_PATH file ${PROJECT_SOURCE_DIR} ${file})
+    set_property(GLOBAL APPEND_STRING PROPERTY BELLOWS_LISTED "${kind} ${file}\n")
+  endforeach()
+endfunction()
+
+function(bellows_write_listed_files)
+  get_property(listed GLOBAL PROPERTY BELLOWS_LISTED)
+  file(WRITE ${PROJECT_BINARY_DIR}/listed_files.txt "${listed}")
 endfunction()
