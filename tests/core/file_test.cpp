@@ -1,7 +1,6 @@
 #include "bellows/core/file.h"
 
 #include <cerrno>
-#include <dirent.h>
 #include <functional>
 #include <map>
 #include <string>
@@ -40,7 +39,10 @@ class FaultyFileSystem : public FileSystem {
   // As in Linux, a close that reports an error, EINTR included, has closed all the same.
   int close(int fd) override {
     --open_files;
-    EXPECT_EQ(FileSystem::close(fd), 0) << "closed twice";
+    if (FileSystem::close(fd) == -1) {
+      ADD_FAILURE() << "closed twice";
+      return -1;
+    }
     interrupted_ = false;
     return faults() ? -1 : 0;
   }
@@ -68,8 +70,8 @@ class FaultyFileSystem : public FileSystem {
 };
 
 /// A machine that stops at a chosen call, and what is then on its disk: a file's bytes as of its
-/// last fsync, a directory's entries as of its last fsync (`synced_entries`) or as of now (a system
-/// may write them early). Entries made before this object count as synced.
+/// last fsync, the directory's entries as of its last fsync, or as of now (a system may write them
+/// early). Entries made before this object count as synced.
 class CrashingFileSystem : public FileSystem {
  public:
   using Files = std::map<std::string, std::string>;
@@ -89,9 +91,9 @@ class CrashingFileSystem : public FileSystem {
     if (stopped()) return -1;
     struct stat status = {};
     fstat(fd, &status);
-    if (S_ISDIR(status.st_mode)) {
+    if (status.st_ino == inode_of(directory_)) {
       synced_ = entries();
-    } else {
+    } else if (S_ISREG(status.st_mode)) {
       bytes_[status.st_ino] = read_file("/proc/self/fd/" + std::to_string(fd));
     }
     return 0;
@@ -111,6 +113,11 @@ class CrashingFileSystem : public FileSystem {
  private:
   using Entries = std::map<std::string, ino_t>;
 
+  static ino_t inode_of(const fs::path& path) {
+    struct stat status = {};
+    stat(path.c_str(), &status);
+    return status.st_ino;
+  }
   bool stopped() {
     errno = EIO;
     return calls_left_-- <= 0;
@@ -118,9 +125,7 @@ class CrashingFileSystem : public FileSystem {
   Entries entries() const {
     Entries found;
     for (const auto& entry : fs::directory_iterator(directory_)) {
-      struct stat status = {};
-      stat(entry.path().c_str(), &status);
-      found[entry.path().filename()] = status.st_ino;
+      found[entry.path().filename()] = inode_of(entry.path());
     }
     return found;
   }
