@@ -17,8 +17,10 @@ struct Batch {
   int64_t samples = 0;
 };
 
-/// Gives batches epoch after epoch. One consumer thread. `state_dict` counts what was consumed, never what
-/// was prefetched: after `load_state_dict` the next batch is the one that would have come.
+/// Gives batches epoch after epoch, beginning with epoch 0. One consumer thread. `state_dict`
+/// counts what was consumed, never what was prefetched: after `load_state_dict` the next batch is
+/// the one that would have come. A state is refused when batch size, drop_last, dataset size or the
+/// epoch's order are not those it was saved with.
 class Loader : public Stateful {
  public:
   /// Batches and samples in one epoch (drop_last counted in).
@@ -26,9 +28,13 @@ class Loader : public Stateful {
   virtual int64_t samples() const = 0;
   virtual int64_t batch_size() const = 0;
 
-  /// Goes to batch `first_batch` of `epoch`. Legal at any moment, also in the middle of an epoch.
+  /// Goes to batch `first_batch` of `epoch`. Legal at any moment, also in the middle of an epoch;
+  /// `first_batch` == batches() goes to the epoch's end. Throws ValueError, with nothing changed,
+  /// when out of range.
   virtual void start(int64_t epoch, int64_t first_batch = 0) = 0;
-  /// The next batch of the epoch, or nothing at its end. The batch is the caller's to keep.
+  /// The next batch of the epoch; nothing at its end, and again on every call until `start`. The
+  /// batch is the caller's to keep. When it throws the position stays: the call may be repeated, or
+  /// `start` can skip.
   virtual std::optional<Batch> next() = 0;
   /// Where the next batch comes from.
   virtual int64_t epoch() const = 0;
@@ -37,11 +43,14 @@ class Loader : public Stateful {
 
 struct LoaderOptions {
   int64_t batch_size = 1;
+  /// Leaves out an epoch's last batch where it is smaller than the others.
   bool drop_last = false;
 };
 
-/// Loads in the calling thread, whole batches by index through Dataset::get_batch: for data in memory, where
-/// a copy is all there is to do. Throws ValueError for a batch size below 1 or a sampler that is null.
+/// Loads in the calling thread, whole batches by index through Dataset::get_batch: for data in
+/// memory, where a copy is all there is to do. Throws ValueError for a null dataset or sampler, a
+/// batch size below 1, an epoch that would have no batch, and a sampler whose indices the dataset
+/// does not have.
 std::unique_ptr<Loader> make_loader(std::shared_ptr<const Dataset> dataset,
                                     std::shared_ptr<const Sampler> sampler, LoaderOptions options);
 

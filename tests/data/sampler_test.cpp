@@ -1,0 +1,82 @@
+#include "bellows/data/sampler.h"
+
+#include <algorithm>
+#include <gmock/gmock.h>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include "bellows/core/error.h"
+#include "tests/data/support.h"
+
+namespace bellows::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(SequentialSamplerTest, CountsUpInEveryEpoch) {
+  const SequentialSampler sampler(4);
+  EXPECT_EQ(sampler.size(), 4);
+  EXPECT_THAT(sampler.indices(0), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(sampler.indices(9), ElementsAre(0, 1, 2, 3));
+}
+
+TEST(RandomSamplerTest, EveryIndexComesOnceAndEpochsDiffer) {
+  const RandomSampler sampler(1000, 7);
+  const auto first = sampler.indices(0);
+  const auto second = sampler.indices(1);
+  EXPECT_NE(first, second);
+  auto sorted = first;
+  std::sort(sorted.begin(), sorted.end());
+  EXPECT_EQ(sorted, SequentialSampler(1000).indices(0));
+}
+
+TEST(RandomSamplerTest, OrderDependsOnSeedPlusEpochAlone) {
+  const RandomSampler sampler(100, 7);
+  const auto order = sampler.indices(3);
+  sampler.indices(8);
+  EXPECT_EQ(sampler.indices(3), order);
+  EXPECT_EQ(RandomSampler(100, 10).indices(0), order);
+}
+
+TEST(RandomSamplerTest, SeedPlusEpochWrapsAround) {
+  const RandomSampler sampler(100, std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(sampler.indices(1), RandomSampler(100, 0).indices(0));
+}
+
+TEST(RandomSamplerTest, GlobalGeneratorStaysAsItWas) {
+  const auto state = [] { return at::globalContext().defaultGenerator(at::kCPU).get_state(); };
+  const at::Tensor before = state();
+  RandomSampler(5000, 1).indices(2);
+  EXPECT_TRUE(at::equal(state(), before));
+}
+
+TEST(RandomSamplerTest, ManyThreadsGetTheSameOrder) {
+  const RandomSampler sampler(5000, 1);
+  const auto expected = sampler.indices(4);
+  std::vector<std::vector<int64_t>> got(4);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& order : got) threads.emplace_back([&] { order = sampler.indices(4); });
+  }
+  for (const auto& order : got) EXPECT_EQ(order, expected);
+}
+
+TEST(SamplerTest, EmptyIsAllowedAndNegativeIsNot) {
+  EXPECT_THAT(RandomSampler(0, 1).indices(0), IsEmpty());
+  EXPECT_EQ(test::message_of<ValueError>([] { RandomSampler(-1, 0); }),
+            "sampler: got size -1, expected 0 or more");
+  EXPECT_THROW(SequentialSampler(-1), ValueError);
+  EXPECT_EQ(test::message_of<ValueError>([] { RandomSampler(3, 0).indices(-2); }),
+            "sampler: got epoch -2, expected 0 or more");
+  EXPECT_THROW(SequentialSampler(3).indices(-1), ValueError);
+}
+
+}  // namespace
+}  // namespace bellows::data
