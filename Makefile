@@ -22,7 +22,7 @@ CONFIGURE := cmake --preset release --log-level=NOTICE -DLIBTORCH=$(LIBTORCH)
 COMPILE := cmake --build $(BUILD) --parallel $(JOBS)
 export LIBTORCH
 
-.PHONY: demo test build install bench compat docs setup clean
+.PHONY: demo test test-programs build install bench compat docs setup clean print-jobs
 .DEFAULT_GOAL := build
 
 setup:
@@ -40,11 +40,13 @@ build:
 	@$(CONFIGURE) -DBELLOWS_BUILD_TESTS=OFF -DBELLOWS_CUDA=AUTO -DBELLOWS_REQUIRE_PYTHON=OFF
 	@$(COMPILE)
 
-test:
+test: test-programs
+	@tools/run_tests.py $(BUILD) --jobs $(JOBS)
+
+test-programs:
 	@tools/setup.sh test
 	@$(CONFIGURE) -DBELLOWS_BUILD_TESTS=ON -DBELLOWS_CUDA=AUTO -DBELLOWS_REQUIRE_PYTHON=$(if $(LIBTORCH),OFF,ON)
 	@$(COMPILE)
-	@tools/run_tests.py $(BUILD) --jobs $(JOBS)
 
 install: build
 	@cmake --install $(BUILD) --prefix "$(PREFIX)" | grep -v -e '-- Up-to-date' -e '-- Installing'
@@ -64,3 +66,6 @@ docs:
 
 clean:
 	rm -rf build
+
+print-jobs:
+	@echo $(JOBS)

@@ -17,7 +17,8 @@ function(bellows_module name)
 endfunction()
 
 # bellows_tests(MODULE a_test.cpp … [LIBS lib …] [LABELS l …] [TORCH_NN])
-# One test program per module, one ctest entry per test case. With TORCH_NN, torch/nn.h is precompiled.
+# One test program per module, one ctest entry per test case; under a sanitizer, which makes each start slow, one
+# per program. The tests of core are linked without LibTorch. With TORCH_NN, torch/nn.h is precompiled.
 function(bellows_tests module)
   cmake_parse_arguments(arg "TORCH_NN" "" "LIBS;LABELS" ${ARGN})
   if(NOT arg_LABELS)
@@ -27,12 +28,21 @@ function(bellows_tests module)
   add_executable(${target} ${arg_UNPARSED_ARGUMENTS})
   bellows_list_files(test ${arg_UNPARSED_ARGUMENTS})
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${target} PRIVATE bellows bellows_test_main ${arg_LIBS})
+  if(module STREQUAL "core")
+    target_link_libraries(${target} PRIVATE bellows_core GTest::gmock_main ${arg_LIBS})
+  else()
+    target_link_libraries(${target} PRIVATE bellows bellows_test_main ${arg_LIBS})
+  endif()
   if(arg_TORCH_NN)
     target_precompile_headers(${target} PRIVATE <torch/nn.h>)
   endif()
-  gtest_discover_tests(${target} TEST_PREFIX "${module}." DISCOVERY_MODE PRE_TEST
-                       PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 300)
+  if(BELLOWS_SANITIZE)
+    add_test(NAME ${module}.all COMMAND ${target})
+    set_tests_properties(${module}.all PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 1200)
+  else()
+    gtest_discover_tests(${target} TEST_PREFIX "${module}." DISCOVERY_MODE PRE_TEST
+                         PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 300)
+  endif()
 endfunction()
 
 # bellows_programs(DIRECTORY): gathers the programs defined there under the target `programs`, to be built

@@ -5,6 +5,9 @@ option(BELLOWS_WERROR "Treat warnings as errors" OFF)
 set(BELLOWS_CUDA "AUTO" CACHE STRING "Build the CUDA module: AUTO (where possible), ON or OFF")
 set_property(CACHE BELLOWS_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(BELLOWS_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
+set(BELLOWS_MODULES core tree device data nn optim checkpoint train CACHE STRING
+    "Modules to build; a shorter list, without the upper ones, is for checks of the lower ones")
+mark_as_advanced(BELLOWS_MODULES)
 set(BELLOWS_LIBTORCH_MINIMUM 2.11)
 
 set(CMAKE_CXX_STANDARD 20)
@@ -28,7 +31,7 @@ if(BELLOWS_WERROR)
   add_compile_options(-Werror)
 endif()
 if(BELLOWS_SANITIZE)
-  add_compile_options(-fsanitize=${BELLOWS_SANITIZE} -fno-omit-frame-pointer)
+  add_compile_options(-fsanitize=${BELLOWS_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${BELLOWS_SANITIZE})
 endif()
 
