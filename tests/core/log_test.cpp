@@ -168,12 +168,21 @@ TEST_F(LogDeathTest, LevelSetByTheProgramWinsOverTheEnvironment) {
               AllOf(HasSubstr("an error line"), Not(HasSubstr("a warn line"))));
 }
 
-TEST(LogTest, FileTakesInfoAndAboveWhateverTheLevel) {
-  const auto path = std::filesystem::path(::testing::TempDir()) / "bellows_log_test.log";
-  std::filesystem::remove(path);
-  log::add_file(path);
-  EXPECT_EQ(lines_of(written(log::Level::error, log_one_of_each)).size(), 1u);
-  const auto lines = lines_of(read_file(path));
+// A file stays for the life of the process, so it is added in a child.
+TEST(LogFileDeathTest, FileTakesInfoAndAboveWhateverTheLevel) {
+  GTEST_FLAG_SET(death_test_style, "fast");
+  std::string name = ::testing::TempDir() + "bellows-log-XXXXXX";
+  const std::filesystem::path directory = mkdtemp(name.data());
+  const auto run = [&] {
+    log::set_level(log::Level::error);
+    log::add_file(directory / "rank-0.log");
+    log_one_of_each();
+    std::exit(0);
+  };
+  EXPECT_EXIT(run(), ExitedWithCode(0),
+              AllOf(HasSubstr("an error line"), Not(HasSubstr("a warn line"))));
+  const auto lines = lines_of(read_file(directory / "rank-0.log"));
+  std::filesystem::remove_all(directory);
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_THAT(lines[0], HasSubstr("[info] an info line"));
 }
