@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# tools/setup.sh demo|build|test|ci: installs what that stage needs and does not have yet.
+# tools/setup.sh demo|build|test|ci|packages: installs what that stage needs and does not have yet.
 # Debian packages through apt-get; LibTorch (and, for tests, PyTorch itself) from its pinned wheel into .venv.
-# LIBTORCH=/path takes that LibTorch instead of a wheel. VENV=dir, PYTHON=python3 and LOGS=dir may be set.
+# LIBTORCH=/path takes that LibTorch instead of a wheel. VENV=dir, REQUIREMENTS=dir (of requirements-*.txt),
+# PYTHON=python3 and LOGS=dir may be set.
 # Exit codes: 0 all there; 2 wrong usage; 3 something could not be installed (the message says what and why).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 stage=${1:-}
 venv=${VENV:-.venv}
+requirements_dir=${REQUIREMENTS:-tools}
 python=${PYTHON:-python3}
 logs=${LOGS:-build/logs}
 
@@ -23,8 +25,9 @@ case $stage in
   build) packages=(build) requirements=(libtorch) ;;
   test) packages=(build test) requirements=(libtorch cuda test) ;;
   ci) packages=(build test ci) requirements=(libtorch cuda test) ;;
+  packages) packages=(build test) requirements=() ;;
   *)
-    echo "usage: tools/setup.sh demo|build|test|ci" >&2
+    echo "usage: tools/setup.sh demo|build|test|ci|packages" >&2
     exit 2
     ;;
 esac
@@ -83,7 +86,7 @@ reason() {
 
 # A stamp, written last, holds what has been installed; where it differs, pip is asked again.
 install_requirements() {
-  local name=$1 file=tools/requirements-$1.txt stamp=$venv/.bellows-$1 log=$logs/pip.log
+  local name=$1 file=$requirements_dir/requirements-$1.txt stamp=$venv/.bellows-$1 log=$logs/pip.log
   cmp -s "$file" "$stamp" && return
   rm -f "$stamp"
   "$venv/bin/python" tools/venv_repair.py
@@ -115,8 +118,9 @@ make_venv() {
 
 all_stamped() {
   local name
+  [ ${#requirements[@]} != 0 ] || return 0
   for name in "${requirements[@]}"; do
-    cmp -s "tools/requirements-$name.txt" "$venv/.bellows-$name" || return 1
+    cmp -s "$requirements_dir/requirements-$name.txt" "$venv/.bellows-$name" || return 1
   done
   [ -x "$venv/bin/python" ]
 }
