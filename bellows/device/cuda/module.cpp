@@ -1,0 +1,35 @@
+// libbellows_cuda: where CUDA code meets ATen.
+#include <algorithm>
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/headeronly/version.h>
+
+#include "bellows/device/cuda/normalize.h"
+#include "bellows/device/cuda_module.h"
+
+namespace bellows {
+namespace {
+
+void normalize_u8(const at::Tensor& in, const at::Tensor& out, ChannelLayout layout,
+                  std::span<const float> mean, std::span<const float> std) {
+  const c10::DeviceGuard guard(in.device());
+  NormalizeStatistics statistics;
+  std::ranges::copy(mean, statistics.mean);
+  std::ranges::copy(std, statistics.std);
+  launch_normalize_u8(in.const_data_ptr<uint8_t>(), out.mutable_data_ptr<float>(), in.numel(),
+                      layout.inner, static_cast<int>(layout.channels), statistics,
+                      c10::cuda::getCurrentCUDAStream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+constexpr CudaModule kModule{
+    .libtorch_version = TORCH_VERSION, .archs = BELLOWS_CUDA_ARCHS, .normalize_u8 = &normalize_u8};
+
+}  // namespace
+}  // namespace bellows
+
+extern "C" __attribute__((visibility("default"))) const bellows::CudaModule* bellows_cuda_module() {
+  return &bellows::kModule;
+}

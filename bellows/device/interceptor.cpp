@@ -1,0 +1,89 @@
+#include "bellows/device/interceptor.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/library.h>
+
+#include "bellows/core/text.h"
+
+namespace bellows {
+namespace {
+
+constexpr c10::DispatchKey kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+// A slot that LibTorch carries, with the key, into the threads of a backward; nothing else uses it.
+const auto kSlot = c10::DebugInfoKind::TEST_INFO_2;
+
+// The visitors in force, outermost first.
+struct Visitors : c10::DebugInfoBase {
+  std::shared_ptr<Visitors> outer;
+  OperatorVisitor visitor;
+
+  void visit(const OperatorCall& call) const {
+    if (outer) outer->visit(call);
+    visitor(call);
+  }
+};
+
+class Call : public OperatorCall {
+ public:
+  Call(const c10::OperatorHandle& op, const torch::jit::Stack& stack)
+      : schema_(op.schema()), stack_(stack) {}
+
+  std::string_view name() const override { return schema_.name(); }
+  std::string_view overload() const override { return schema_.overload_name(); }
+
+  void for_each_tensor(
+      const std::function<void(const std::string&, const at::Tensor&)>& visit) const override {
+    const auto& arguments = schema_.arguments();
+    const size_t first = stack_.size() - arguments.size();
+    for (size_t i = 0; i < arguments.size(); ++i)
+      visit_value(arguments[i].name(), stack_[first + i], visit);
+  }
+
+ private:
+  static void visit_value(const std::string& name, const c10::IValue& value,
+                          const std::function<void(const std::string&, const at::Tensor&)>& visit) {
+    if (value.isTensor()) {
+      if (value.toTensor().defined()) visit(name, value.toTensor());
+    } else if (value.isList()) {
+      const auto list = value.toListRef();
+      for (size_t i = 0; i < list.size(); ++i)
+        visit_value(concat(name, "[", i, "]"), list[i], visit);
+    }
+  }
+
+  const c10::FunctionSchema& schema_;
+  const torch::jit::Stack& stack_;
+};
+
+void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard off(kKey);
+  if (const auto* visitors = static_cast<const Visitors*>(c10::ThreadLocalDebugInfo::get(kSlot))) {
+    visitors->visit(Call(op, *stack));
+  }
+  op.callBoxed(stack);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
+}
+
+struct InterceptGuard::State {
+  explicit State(std::shared_ptr<Visitors> visitors) : slot(kSlot, std::move(visitors)), on(kKey) {}
+  c10::DebugInfoGuard slot;
+  c10::impl::IncludeDispatchKeyGuard on;
+};
+
+InterceptGuard::InterceptGuard(OperatorVisitor visitor) {
+  auto visitors = std::make_shared<Visitors>();
+  visitors->visitor = std::move(visitor);
+  visitors->outer = std::static_pointer_cast<Visitors>(c10::ThreadLocalDebugInfo::_peek(kSlot));
+  state_ = std::make_unique<State>(std::move(visitors));
+}
+
+InterceptGuard::~InterceptGuard() = default;
+
+}  // namespace bellows
