@@ -1,0 +1,132 @@
+#include "bellows/device/interceptor.h"
+
+#include <gmock/gmock.h>
+#include <stdexcept>
+#include <thread>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+
+namespace bellows {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::IsEmpty;
+using Names = std::vector<std::string>;
+
+OperatorVisitor collect(Names& names) {
+  return [&names](const OperatorCall& call) { names.emplace_back(call.name()); };
+}
+
+TEST(InterceptorTest, OperatorsAreSeenOnlyWhileTheGuardLives) {
+  Names names;
+  const at::Tensor a = at::ones({2});
+  a.add(a);
+  {
+    const InterceptGuard guard(collect(names));
+    a.mul(a);
+  }
+  a.sub(a);
+  EXPECT_THAT(names, ElementsAre("aten::mul"));
+}
+
+TEST(InterceptorTest, ALayerIsOneCallAndItsArgumentsHaveTheirNames) {
+  Names seen;
+  const at::Tensor x = at::ones({2, 3});
+  const at::Tensor w = at::ones({4, 3});
+  const InterceptGuard guard([&](const OperatorCall& call) {
+    call.for_each_tensor([&](const std::string& argument, const at::Tensor& tensor) {
+      seen.push_back(std::string(call.name()) + " " + argument + (tensor.is_same(w) ? " w" : ""));
+    });
+  });
+  at::linear(x, w);
+  EXPECT_THAT(seen, ElementsAre("aten::linear input", "aten::linear weight w"));
+}
+
+TEST(InterceptorTest, ElementsOfListsAreSeen) {
+  Names seen;
+  const at::Tensor a = at::ones({2});
+  const InterceptGuard guard([&](const OperatorCall& call) {
+    call.for_each_tensor(
+        [&](const std::string& argument, const at::Tensor&) { seen.push_back(argument); });
+  });
+  at::cat({a, a});
+  EXPECT_THAT(seen, ElementsAre("tensors[0]", "tensors[1]"));
+}
+
+TEST(InterceptorTest, TheOverloadIsGiven) {
+  std::string overload;
+  const at::Tensor a = at::ones({2});
+  const InterceptGuard guard([&](const OperatorCall& call) { overload = call.overload(); });
+  a.add(a);
+  EXPECT_EQ(overload, "Tensor");
+}
+
+TEST(InterceptorTest, ResultsAndGradientsAreUnchanged) {
+  const at::Tensor x = at::ones({2, 3}, at::TensorOptions().requires_grad(true));
+  const at::Tensor w = at::ones({4, 3});
+  int calls = 0;
+  {
+    const InterceptGuard guard([&](const OperatorCall&) { ++calls; });
+    at::linear(x, w).pow(2).sum().backward();
+  }
+  EXPECT_GT(calls, 3) << "the backward's operators are seen too";
+  EXPECT_TRUE(x.grad().eq(24).all().item<bool>());
+}
+
+TEST(InterceptorTest, TheVisitorsOwnOperatorsAreNotSeen) {
+  Names names;
+  const at::Tensor a = at::ones({2});
+  {
+    const InterceptGuard guard([&](const OperatorCall& call) {
+      names.emplace_back(call.name());
+      a.add(a);
+    });
+    a.mul(a);
+  }
+  EXPECT_THAT(names, ElementsAre("aten::mul"));
+}
+
+TEST(InterceptorTest, NestedGuardsAreCalledFromOuterToInner) {
+  Names order;
+  const at::Tensor a = at::ones({2});
+  const InterceptGuard outer([&](const OperatorCall&) { order.emplace_back("outer"); });
+  {
+    const InterceptGuard inner([&](const OperatorCall&) { order.emplace_back("inner"); });
+    a.mul(a);
+  }
+  a.mul(a);
+  EXPECT_THAT(order, ElementsAre("outer", "inner", "outer"));
+}
+
+TEST(InterceptorTest, AnErrorOfTheVisitorStopsTheOperatorAndLeavesTheGuardUsable) {
+  at::Tensor a = at::ones({2});
+  bool refuse = true;
+  const InterceptGuard guard([&](const OperatorCall&) {
+    if (refuse) throw std::runtime_error("refused");
+  });
+  EXPECT_THROW(a.add_(1), std::runtime_error);
+  refuse = false;
+  EXPECT_EQ(a.sum().item<float>(), 2.0F);
+}
+
+TEST(InterceptorTest, OtherThreadsAreNotSeen) {
+  Names names;
+  const at::Tensor a = at::ones({2});
+  const InterceptGuard guard(collect(names));
+  std::thread([&] { a.mul(a); }).join();
+  EXPECT_THAT(names, IsEmpty());
+}
+
+TEST(InterceptorTest, InPlaceAndOutResultsAreStillTheCallersTensors) {
+  at::Tensor a = at::ones({2});
+  const InterceptGuard guard([](const OperatorCall&) {});
+  EXPECT_TRUE(a.add_(1).is_same(a));
+  EXPECT_EQ(a.sum().item<float>(), 4.0F);
+}
+
+}  // namespace
+}  // namespace bellows
