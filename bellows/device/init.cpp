@@ -136,7 +136,10 @@ CudaFacts gather_cuda_facts() {
     facts.load_error = state.error;
     facts.loaded = state.module != nullptr;
   }
-  if (*facts.loaded) facts.libtorch_devices = at::detail::getCUDAHooks().deviceCount();
+  // LibTorch complains on standard error where the driver is unfit: it is asked only where all else
+  // is well.
+  if (*facts.loaded && cuda_state(facts).usable())
+    facts.libtorch_devices = at::detail::getCUDAHooks().deviceCount();
   return facts;
 }
 

@@ -16,7 +16,7 @@ const auto kSlot = c10::DebugInfoKind::TEST_INFO_2;
 
 // The visitors in force, outermost first.
 struct Visitors : c10::DebugInfoBase {
-  std::shared_ptr<Visitors> outer;
+  const Visitors* outer = nullptr;  // kept alive by the slot's own chain
   OperatorVisitor visitor;
 
   void visit(const OperatorCall& call) const {
@@ -24,6 +24,10 @@ struct Visitors : c10::DebugInfoBase {
     visitor(call);
   }
 };
+
+const Visitors* visitors_in_force() {
+  return static_cast<const Visitors*>(c10::ThreadLocalDebugInfo::get(kSlot));
+}
 
 class Call : public OperatorCall {
  public:
@@ -59,9 +63,7 @@ class Call : public OperatorCall {
 
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard off(kKey);
-  if (const auto* visitors = static_cast<const Visitors*>(c10::ThreadLocalDebugInfo::get(kSlot))) {
-    visitors->visit(Call(op, *stack));
-  }
+  if (const auto* visitors = visitors_in_force()) visitors->visit(Call(op, *stack));
   op.callBoxed(stack);
 }
 
@@ -80,7 +82,7 @@ struct InterceptGuard::State {
 InterceptGuard::InterceptGuard(OperatorVisitor visitor) {
   auto visitors = std::make_shared<Visitors>();
   visitors->visitor = std::move(visitor);
-  visitors->outer = std::static_pointer_cast<Visitors>(c10::ThreadLocalDebugInfo::_peek(kSlot));
+  visitors->outer = visitors_in_force();
   state_ = std::make_unique<State>(std::move(visitors));
 }
 

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "bellows/core/error.h"
+#include "bellows/device/move.h"
 
 namespace bellows {
 namespace {
@@ -88,7 +89,7 @@ TEST(DeviceCheckTest, MixturesThatLibTorchAllowsPass) {
 }
 
 TEST(DeviceCheckTest, OneDevicePasses) {
-  const at::Tensor x = at::ones({2, 3}, at::TensorOptions().requires_grad(true));
+  const at::Tensor x = at::ones({2, 3}).requires_grad_();
   const DeviceCheckGuard guard(c10::Device(c10::kCPU), {{"x", x}});
   at::linear(x, at::ones({4, 3})).sum().backward();
   EXPECT_TRUE(x.grad().defined());

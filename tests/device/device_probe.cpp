@@ -44,8 +44,7 @@ std::string run(const std::string& command) {
   if (command == "module")
     return bellows::cuda_module() == nullptr ? "none" : bellows::cuda_module()->archs;
   if (command == "ask") return bellows::concat(at::detail::getCUDAHooks().hasCUDART());
-  if (command == "backward")
-    return at::ones({2}, at::TensorOptions().requires_grad(true)).sum().backward(), "done";
+  if (command == "backward") return at::ones({2}).requires_grad_().sum().backward(), "done";
   if (command == "lazy_init") return at::detail::getCUDAHooks().init(), "done";
   return bellows::pick_device(command).reason;
 }

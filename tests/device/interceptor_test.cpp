@@ -66,7 +66,7 @@ TEST(InterceptorTest, TheOverloadIsGiven) {
 }
 
 TEST(InterceptorTest, ResultsAndGradientsAreUnchanged) {
-  const at::Tensor x = at::ones({2, 3}, at::TensorOptions().requires_grad(true));
+  const at::Tensor x = at::ones({2, 3}).requires_grad_();
   const at::Tensor w = at::ones({4, 3});
   int calls = 0;
   {

@@ -52,7 +52,7 @@ std::string message_of(c10::Device device, const NamedTensors& parameters,
 }
 
 TEST(CheckDevicesTest, NothingIsSaidWhereAllIsInPlace) {
-  at::Tensor w = at::ones({2}, at::TensorOptions().requires_grad(true));
+  at::Tensor w = at::ones({2}).requires_grad_();
   w.mutable_grad() = at::ones({2});
   EXPECT_EQ(
       message_of(kCpu, {{"w", w}, {"none", at::Tensor()}}, {{"b", at::ones({1})}}, at::ones({1})),
@@ -60,7 +60,7 @@ TEST(CheckDevicesTest, NothingIsSaidWhereAllIsInPlace) {
 }
 
 TEST(CheckDevicesTest, EveryTensorElsewhereIsNamedWithItsDevice) {
-  at::Tensor w = at::ones({2}, at::TensorOptions().requires_grad(true));
+  at::Tensor w = at::ones({2}).requires_grad_();
   w.mutable_grad() = at::ones({2});
   const at::Tensor there = at::ones({2}, at::TensorOptions(kMeta));
   const std::string message =
