@@ -21,6 +21,19 @@ TEST(InitTest, HasRunBeforeEveryTest) {
   EXPECT_TRUE(initialized());
 }
 
+TEST(InitTest, TheRunningLibTorchIsFoundAndInspected) {
+  const auto path = loaded_library("libtorch_cpu.so");
+  ASSERT_TRUE(path.has_value());
+  const LibTorchInfo info = inspect_libtorch(path->parent_path());
+  EXPECT_NE(info.abi, CxxAbi::unknown);
+  EXPECT_THAT(info.version, testing::StartsWith("2."));
+  EXPECT_EQ(info.has_cuda, TEST_LIBTORCH_HAS_CUDA != 0);
+  if (info.has_cuda) {
+    EXPECT_GE(info.cuda_major, 11);
+    EXPECT_FALSE(info.cuda_archs.empty());
+  }
+}
+
 TEST(InitTest, WithoutADriverNothingIsLoadedAndTheCpuIsTaken) {
   if (cuda_driver_present()) GTEST_SKIP() << "this machine has an NVIDIA driver";
   const std::string out = probe("BELLOWS_LOG=warn", "init module auto cuda");
