@@ -3,9 +3,7 @@
 #include <array>
 #include <functional>
 #include <gmock/gmock.h>
-#include <numeric>
 #include <stdexcept>
-#include <thread>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>

@@ -1,7 +1,8 @@
 #include "bellows/data/idx.h"
 
 #include <cerrno>
-#include <chrono>
+#include <cmath>
+#include <filesystem>
 #include <gmock/gmock.h>
 #include <random>
 #include <string>
