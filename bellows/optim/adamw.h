@@ -1,10 +1,10 @@
-// AdamW on LibTorch's fused kernel. Source: "Decoupled Weight Decay Regularization" (Loshchilov, Hutter 2019),
-// torch/optim/adamw.py; bit-equal to Python's AdamW(fused=True).
+// AdamW on LibTorch's fused kernel. Source: "Decoupled Weight Decay Regularization" (Loshchilov,
+// Hutter 2019), torch/optim/adamw.py; bit-equal to Python's AdamW(fused=True).
 #pragma once
 
 #include <array>
 
-#include "bellows/optim/optimizer.h"
+#include "bellows/optim/grouped.h"
 
 namespace bellows::optim {
 
@@ -17,14 +17,19 @@ struct AdamWOptions {
   bool maximize = false;
 };
 
-class AdamW : public Optimizer {
+/// State: step, exp_avg, exp_avg_sq, and max_exp_avg_sq with amsgrad.
+class AdamW : public GroupedOptimizer<AdamWOptions> {
  public:
-  /// Throws ValueError for options out of PyTorch's ranges, no parameters, a name used twice, a tensor in
-  /// two groups, an integer parameter, or one that is not a leaf.
+  /// Throws ValueError for options out of PyTorch's ranges, and as NamedStateOptimizer.
   explicit AdamW(NamedTensors parameters, AdamWOptions options = {});
-  explicit AdamW(std::vector<ParamGroup<AdamWOptions>> groups);
-  ~AdamW() override;
-  // Optimizer's members, and `options(group)`: see optimizer.h; the optimizer's author completes this part.
+  explicit AdamW(const std::vector<ParamGroup<AdamWOptions>>& groups);
+  void step() override;
 };
+
+/// Throws ValueError for options out of PyTorch's ranges.
+void check(const AdamWOptions& options);
+Tree::Dict to_tree(const AdamWOptions& options);
+void from_tree(const Tree& saved, AdamWOptions& options);
+size_t field_count(const AdamWOptions& options);
 
 }  // namespace bellows::optim
