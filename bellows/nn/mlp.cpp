@@ -1,0 +1,47 @@
+#include "bellows/nn/mlp.h"
+
+#include <ATen/ops/flatten.h>
+#include <ATen/ops/relu.h>
+
+#include "bellows/nn/builtin.h"
+#include "bellows/nn/from_module.h"
+#include "bellows/nn/sizes.h"
+
+namespace bellows::nn {
+
+MlpImpl::MlpImpl(MlpOptions options) : options_(std::move(options)) {
+  check_size("Mlp", "in_features", options_.in_features);
+  for (int64_t width : options_.hidden) check_size("Mlp", "hidden", width);
+  check_size("Mlp", "classes", options_.classes);
+  reset();
+}
+
+void MlpImpl::reset() {
+  layers_ = register_module("layers", torch::nn::ModuleList());
+  linear_.clear();
+  int64_t width = options_.in_features;
+  const auto add = [&](int64_t next) {
+    linear_.emplace_back(width, next);
+    layers_->push_back(linear_.back());
+    width = next;
+  };
+  for (int64_t next : options_.hidden) add(next);
+  add(options_.classes);
+}
+
+at::Tensor MlpImpl::forward(const at::Tensor& input) {
+  at::Tensor x = at::flatten(input, 1);
+  for (size_t i = 0; i + 1 < linear_.size(); ++i) x = at::relu(linear_[i]->forward(x));
+  return linear_.back()->forward(x);
+}
+
+Model mlp_from_options(Options& options) {
+  const MlpOptions defaults;
+  MlpOptions wanted;
+  wanted.in_features = size_option(options, "in_features", defaults.in_features);
+  wanted.hidden = size_list_option(options, "hidden", defaults.hidden);
+  wanted.classes = size_option(options, "classes", defaults.classes);
+  return from_module(Mlp(wanted));
+}
+
+}  // namespace bellows::nn

@@ -1,0 +1,59 @@
+// Builds a model under a seed and writes what it holds and gives: dump_model NAME SEED IN OUT
+// [KEY=VALUE ...], where a value is a whole number or, with a comma, a list of them. IN holds
+// `input`; OUT gets `state.*` as built, `train` and `eval`, the outputs in both modes in this
+// order.
+#include <cstdio>
+#include <sstream>
+#include <string>
+
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+
+#include "bellows/checkpoint/safetensors.h"
+#include "bellows/core/error.h"
+#include "bellows/nn/registry.h"
+
+namespace {
+
+bellows::OptionValue parse(const std::string& text) {
+  if (text == "true" || text == "false") return text == "true";
+  if (text.find(',') == std::string::npos) return int64_t{std::stoll(text)};
+  std::vector<int64_t> list;
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) list.push_back(std::stoll(item));
+  return list;
+}
+
+void dump(int argc, char** argv) {
+  bellows::Options options("model");
+  for (int i = 5; i < argc; ++i) {
+    const std::string text = argv[i];
+    options.set(text.substr(0, text.find('=')), parse(text.substr(text.find('=') + 1)));
+  }
+  at::manual_seed(std::stoull(argv[2]));
+  const bellows::nn::Model model = bellows::nn::builtin_models().make(argv[1], options);
+  options.reject_unknown();
+
+  bellows::NamedTensors out;
+  for (const auto& [name, tensor] : model.state_dict())
+    out.emplace_back("state." + name, tensor.clone());
+  const at::Tensor input = bellows::checkpoint::read_safetensors(argv[3]).at(0).second;
+  const at::NoGradGuard no_grad;
+  out.emplace_back("train", model.forward(input).tensor());
+  model.eval();
+  out.emplace_back("eval", model.forward(input).tensor());
+  bellows::checkpoint::write_safetensors(argv[4], out);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 5) return 2;
+  try {
+    dump(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
