@@ -14,6 +14,11 @@
 #include "bellows/nn/sizes.h"
 
 namespace bellows::nn {
+namespace {
+
+constexpr int64_t kGrid = 3;  // the classifier sees this many cells a side
+
+}  // namespace
 
 ConvNetImpl::ConvNetImpl(ConvNetOptions options) : options_(std::move(options)) {
   check_size("ConvNet", "in_channels", options_.in_channels);
@@ -34,13 +39,15 @@ void ConvNetImpl::reset() {
     features_->push_back(torch::nn::ReLU());
     width = next;
   }
-  classifier_ = register_module("classifier", torch::nn::Linear(width, options_.classes));
+  classifier_ =
+      register_module("classifier", torch::nn::Linear(width * kGrid * kGrid, options_.classes));
   if (options_.channels_last) make_channels_last(parameters());
 }
 
 at::Tensor ConvNetImpl::forward(const at::Tensor& input) {
   at::Tensor x = options_.channels_last ? input.contiguous(at::MemoryFormat::ChannelsLast) : input;
-  x = at::adaptive_avg_pool2d(features_->forward(x), {1, 1});
+  x = features_->forward(x);
+  if (x.size(-2) != kGrid || x.size(-1) != kGrid) x = at::adaptive_avg_pool2d(x, {kGrid, kGrid});
   return classifier_->forward(at::flatten(x, 1));
 }
 

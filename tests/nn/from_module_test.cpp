@@ -58,7 +58,7 @@ struct OverloadImpl : torch::nn::Module {
 };
 TORCH_MODULE(Overload);
 
-struct TreeImpl : torch::nn::Module {
+struct TreeNetImpl : torch::nn::Module {
   Tree forward(const Tree& input) { return input.at("x"); }
 };
 TORCH_MODULE(TreeNet);
@@ -176,7 +176,6 @@ TEST(FromModuleTest, MoveToMetaReachesMembersAndGradients) {
   EXPECT_TRUE(module->inner->weight.is_meta());
   EXPECT_TRUE(module->inner->weight.grad().is_meta());
   EXPECT_TRUE(module->norm->running_mean.is_meta());
-  EXPECT_TRUE(model.forward(at::randn({3, 2}, at::kMeta)).tensor().is_meta());
 }
 
 struct CarriesImpl : torch::nn::Module {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>

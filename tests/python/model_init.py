@@ -37,11 +37,11 @@ class ConvNet(nn.Module):
         self.features = nn.Sequential()
         for a, b in zip(widths, widths[1:]):
             self.features.extend([nn.Conv2d(a, b, 3, padding=1), nn.MaxPool2d(2), nn.BatchNorm2d(b), nn.ReLU()])
-        self.classifier = nn.Linear(widths[-1], classes)
+        self.classifier = nn.Linear(widths[-1] * 9, classes)
 
     def forward(self, x):
         x = self.features(x)
-        return self.classifier(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1))
+        return self.classifier(nn.functional.adaptive_avg_pool2d(x, 3).flatten(1))
 
 
 def text(value):
