@@ -36,6 +36,7 @@
 #include "bellows/device/normalize.h"
 #include "bellows/device/seed.h"
 #include "bellows/device/stream.h"
+#include "bellows/nn/from_torchscript.h"
 #include "bellows/nn/model.h"
 #include "bellows/nn/registry.h"
 #include "bellows/optim/adamw.h"
