@@ -28,13 +28,17 @@ using MutableParts = std::map<std::string, Stateful*>;
 
 /// Writes checkpoint `step` under `root`: into a temporary directory, every file synced, then
 /// renamed, then the parent directory synced; updates `last`. A complete checkpoint of that step is
-/// replaced. Left-overs of killed saves are removed. Returns the directory. Throws FileError; what
-/// was there before stays.
+/// replaced; at any moment one of the two is found. Left-overs of killed saves are removed. Returns
+/// the directory. One process at a time saves under a root. Throws ValueError (a negative step, a
+/// part's name other than letters, digits, _ and -, a tensor that cannot be stored), FileError;
+/// what was there before stays.
 std::filesystem::path save(const std::filesystem::path& root, int64_t step, const nn::Model& model,
                            const Parts& parts);
 
-/// Restores the model and all parts. Every part is read and checked for presence before any is
-/// changed. Throws CorruptFileError, ValueError (missing part, unexpected tensors, newer version).
+/// Restores the model and the parts asked for; parts that the checkpoint has besides are left
+/// alone. All files are read and checked against their checksums before anything is changed, and
+/// where a part refuses its state, those before it get their old one back. Throws CorruptFileError,
+/// FileError, ValueError (missing part, weights or state that do not fit, newer version).
 void load(const std::filesystem::path& directory, const nn::Model& model,
           const MutableParts& parts);
 
@@ -44,12 +48,15 @@ void load_weights(const std::filesystem::path& path, const nn::Model& model);
 /// The step of a checkpoint directory (from its checkpoint.json).
 int64_t step_of(const std::filesystem::path& directory);
 
-/// Complete checkpoints under root, oldest first. Damaged ones are left out and logged as warnings.
+/// Complete checkpoints under root, oldest first; none where there is no such directory. Damaged
+/// ones (a file missing or of another size, a damaged or newer checkpoint.json) are left out and
+/// logged as warnings, once; contents are checked by `load`. Throws FileError for a directory that
+/// cannot be listed.
 std::vector<std::filesystem::path> list(const std::filesystem::path& root);
 /// The newest complete one, if any.
 std::optional<std::filesystem::path> latest(const std::filesystem::path& root);
 
-/// Points `best` to the checkpoint.
+/// Points `best` to the checkpoint, which must be whole and under root.
 void mark_best(const std::filesystem::path& root, const std::filesystem::path& directory);
 
 /// Removes all but the newest `count` and those that `best` and `last` point to. count >= 1.
