@@ -6,10 +6,7 @@
 // Without exceptions the line above is the one error; LibTorch's headers would add a page of others.
 #if !defined(__GNUC__) || defined(__EXCEPTIONS)
 #include "bellows/checkpoint/checkpoint.h"
-#include "bellows/checkpoint/digest.h"
 #include "bellows/checkpoint/safetensors.h"
-#include "bellows/checkpoint/safetensors_header.h"
-#include "bellows/checkpoint/safetensors_io.h"
 #include "bellows/core/clock.h"
 #include "bellows/core/cuda_driver.h"
 #include "bellows/core/cuda_state.h"
@@ -40,7 +37,9 @@
 #include "bellows/nn/model.h"
 #include "bellows/nn/registry.h"
 #include "bellows/optim/adamw.h"
+#include "bellows/optim/grouped.h"
 #include "bellows/optim/optimizer.h"
+#include "bellows/optim/sgd.h"
 #include "bellows/tree/stateful.h"
 #include "bellows/tree/tree.h"
 #endif
