@@ -4,6 +4,11 @@
 set(BELLOWS_CUDA_ARCHS "80;90" CACHE STRING
     "Compute capabilities times ten; a release takes 75;80;86;90;100;120. The last gets PTX too, for later devices")
 
+# Where nvcc is looked for, besides PATH.
+if(NOT DEFINED BELLOWS_CUDA_HINTS)
+  set(BELLOWS_CUDA_HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin /usr/local/cuda/bin)
+endif()
+
 # CUDA major version LibTorch was built for; empty where it does not tell.
 function(_bellows_libtorch_cuda_major result)
   set(${result} "" PARENT_SCOPE)
@@ -33,7 +38,7 @@ endfunction()
 
 # CUDA major version of nvcc; empty where there is none.
 function(_bellows_nvcc_major result)
-  find_program(BELLOWS_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin /usr/local/cuda/bin)
+  find_program(BELLOWS_NVCC nvcc HINTS ${BELLOWS_CUDA_HINTS})
   set(${result} "" PARENT_SCOPE)
   if(BELLOWS_NVCC)
     execute_process(COMMAND ${BELLOWS_NVCC} --version OUTPUT_VARIABLE text ERROR_QUIET)

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include <ATen/detail/CUDAHooksInterface.h>
-#include <torch/headeronly/version.h>
+#include <torch/version.h>
 
 #include "bellows/core/error.h"
 #include "bellows/core/libtorch_info.h"

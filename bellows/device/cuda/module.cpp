@@ -4,7 +4,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
-#include <torch/headeronly/version.h>
+#include <torch/version.h>
 
 #include "bellows/device/cuda/normalize.h"
 #include "bellows/device/cuda_module.h"
