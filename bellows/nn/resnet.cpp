@@ -34,19 +34,15 @@ BasicBlockImpl::BasicBlockImpl(int64_t in_channels, int64_t channels, int64_t st
 }
 
 void BasicBlockImpl::reset() {
-  // Made before the convolutions and registered after them, as in torchvision: random draws and
-  // names then come in its order.
-  downsample_ = nullptr;
-  if (stride_ != 1 || in_channels_ != channels_) {
-    downsample_ = torch::nn::Sequential();
-    downsample_->push_back(convolution(in_channels_, channels_, 1, stride_, 0));
-    downsample_->push_back(torch::nn::BatchNorm2d(channels_));
-  }
   conv1_ = register_module("conv1", convolution(in_channels_, channels_, 3, stride_, 1));
   bn1_ = register_module("bn1", torch::nn::BatchNorm2d(channels_));
   conv2_ = register_module("conv2", convolution(channels_, channels_, 3, 1, 1));
   bn2_ = register_module("bn2", torch::nn::BatchNorm2d(channels_));
-  if (!downsample_.is_empty()) register_module("downsample", downsample_);
+  downsample_ = nullptr;
+  if (stride_ == 1 && in_channels_ == channels_) return;
+  downsample_ = register_module("downsample", torch::nn::Sequential());
+  downsample_->push_back(convolution(in_channels_, channels_, 1, stride_, 0));
+  downsample_->push_back(torch::nn::BatchNorm2d(channels_));
 }
 
 at::Tensor BasicBlockImpl::forward(const at::Tensor& input) {
