@@ -18,21 +18,21 @@ MlpImpl::MlpImpl(MlpOptions options) : options_(std::move(options)) {
 
 void MlpImpl::reset() {
   layers_ = register_module("layers", torch::nn::ModuleList());
-  linear_.clear();
   int64_t width = options_.in_features;
-  const auto add = [&](int64_t next) {
-    linear_.emplace_back(width, next);
-    layers_->push_back(linear_.back());
+  for (int64_t next : options_.hidden) {
+    layers_->push_back(torch::nn::Linear(width, next));
     width = next;
-  };
-  for (int64_t next : options_.hidden) add(next);
-  add(options_.classes);
+  }
+  layers_->push_back(torch::nn::Linear(width, options_.classes));
 }
 
 at::Tensor MlpImpl::forward(const at::Tensor& input) {
   at::Tensor x = at::flatten(input, 1);
-  for (size_t i = 0; i + 1 < linear_.size(); ++i) x = at::relu(linear_[i]->forward(x));
-  return linear_.back()->forward(x);
+  for (size_t i = 0; i < layers_->size(); ++i) {
+    if (i > 0) x = at::relu(x);
+    x = layers_->at<torch::nn::LinearImpl>(i).forward(x);
+  }
+  return x;
 }
 
 Model mlp_from_options(Options& options) {

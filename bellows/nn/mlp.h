@@ -28,7 +28,6 @@ class MlpImpl : public torch::nn::Cloneable<MlpImpl> {
  private:
   MlpOptions options_;
   torch::nn::ModuleList layers_ = nullptr;
-  std::vector<torch::nn::Linear> linear_;  // the same, by type
 };
 TORCH_MODULE(Mlp);
 

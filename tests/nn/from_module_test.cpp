@@ -7,6 +7,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -14,6 +16,9 @@
 #include <torch/nn/modules/linear.h>
 
 #include "bellows/core/error.h"
+#include "bellows/nn/convnet.h"
+#include "bellows/nn/mlp.h"
+#include "bellows/nn/resnet.h"
 
 namespace bellows::nn {
 namespace {
@@ -199,6 +204,28 @@ TEST(FromModuleTest, ModelSharesTheModule) {
   linear->weight.fill_(2);
   linear->bias.fill_(1);
   EXPECT_EQ(model.forward(ones()).tensor().item<float>(), 5);
+}
+
+// LibTorch's own clone(), as its data_parallel uses it.
+template <class Holder>
+void expect_clone_is_equal_and_independent(Holder module, at::IntArrayRef input_shape) {
+  const at::NoGradGuard no_grad;
+  using Impl = typename Holder::ContainedType;
+  const auto copy = std::dynamic_pointer_cast<Impl>(module->clone());
+  ASSERT_TRUE(copy);
+  const at::Tensor input = at::randn(input_shape);
+  const at::Tensor expected = module->forward(input);
+  EXPECT_TRUE(at::equal(copy->forward(input), expected));
+  for (at::Tensor& tensor : module->parameters()) tensor.zero_();
+  EXPECT_TRUE(at::equal(copy->forward(input), expected));
+  for (const at::Tensor& tensor : copy->parameters()) tensor.zero_();
+  EXPECT_TRUE(at::equal(copy->forward(input), at::zeros_like(expected)));
+}
+
+TEST(BuiltinModuleTest, CloneIsEqualAndIndependent) {
+  expect_clone_is_equal_and_independent(Mlp(), {2, 1, 28, 28});
+  expect_clone_is_equal_and_independent(ConvNet(), {2, 1, 28, 28});
+  expect_clone_is_equal_and_independent(ResNet18(), {2, 3, 32, 32});
 }
 
 }  // namespace
