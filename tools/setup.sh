@@ -127,7 +127,8 @@ all_stamped() {
 
 mkdir -p "$logs"
 exec 9>"$logs/setup.lock"
-flock 9 # two makes at once: the second waits, and finds everything done
+# Two makes at once, or a pip that outlived its make: wait for it, and find everything done.
+flock --nonblock 9 || { say "waiting for another set-up to end" && flock 9; }
 install_packages
 if [ -n "${LIBTORCH:-}" ]; then
   say "taking LibTorch from $LIBTORCH"
