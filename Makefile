@@ -49,8 +49,8 @@ test-programs:
 	@$(COMPILE)
 
 install: build
-	@cmake --install $(BUILD) --prefix "$(PREFIX)" | grep -v -e '-- Up-to-date' -e '-- Installing'
-	@echo "installed under $(PREFIX)"
+	@cmake --install $(BUILD) --prefix "$(abspath $(PREFIX))" >$(BUILD)/install.log
+	@echo "installed under $(abspath $(PREFIX))"
 
 bench:
 	@tools/setup.sh test
