@@ -1,9 +1,9 @@
-// Everything that is cheap to include: all public headers but those of bellows/nn/ that take torch::nn.
+// Everything that is cheap to include: all public headers but those that take torch::nn.
 #pragma once
 
 #include "bellows/core/error.h"
 
-// Without exceptions the line above is the one error; LibTorch's headers would add a page of others.
+// Without exceptions the line above is the one error; LibTorch's headers would add a page.
 #if !defined(__GNUC__) || defined(__EXCEPTIONS)
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/checkpoint/safetensors.h"

@@ -1,7 +1,8 @@
 // A program of your own on an installed Bellows. Prints the models and the devices it can use.
+// To build it, after `make install` in Bellows' own folder:
 //
-//   make install                                     (in Bellows' tree; PREFIX has the default ~/.local)
-//   cmake -S examples/consumer -B build/app -DCMAKE_PREFIX_PATH=$HOME/.local -DLIBTORCH=/path/to/libtorch
+//   cmake -S examples/consumer -B build/app -DCMAKE_PREFIX_PATH=$HOME/.local
+//         -DLIBTORCH=/path/to/libtorch
 //   cmake --build build/app && build/app/app
 #include <iostream>
 
