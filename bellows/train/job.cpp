@@ -1,0 +1,96 @@
+#include "bellows/train/job.h"
+
+#include <limits>
+
+#include <ATen/Parallel.h>
+
+#include "bellows/core/error.h"
+#include "bellows/data/idx.h"
+#include "bellows/device/seed.h"
+
+namespace bellows::train {
+namespace {
+
+constexpr int64_t kMany = std::numeric_limits<int64_t>::max();
+
+/// Data sets by name: sets of images and labels in IDX files, which differ in folder and in the
+/// pixels' mean and standard deviation.
+data::IdxDatasetOptions read_data_options(Options& options) {
+  const auto name = options.get_one_of("dataset", "fashion-mnist", {"fashion-mnist", "mnist"});
+  data::IdxDatasetOptions idx;
+  std::string root = "/usr/share/datasets/fashion-mnist";
+  if (name == "mnist") {
+    root = "data/mnist";
+    idx.mean = 0.1307;
+    idx.std = 0.3081;
+  }
+  idx.root = options.get<std::string>("root", root);
+  idx.limit = options.get_in<int64_t>("limit", 0, 0, kMany);
+  return idx;
+}
+
+std::shared_ptr<const data::Dataset> read_data(data::IdxDatasetOptions options, bool train) {
+  options.train = train;
+  if (!train) options.limit = 0;
+  return std::make_shared<data::TensorDataset>(data::read_idx_dataset(options));
+}
+
+}  // namespace
+
+Job make_job(Config& config, const nn::Registry& registry) {
+  constexpr int64_t kEvaluationBatch = 1000;
+  Job job;
+  auto& run = config.table("run");
+  job.name = run.get<std::string>("name", "run");
+  if (job.name.empty() || job.name.find('/') != std::string::npos || job.name[0] == '.') {
+    run.fail("name", "got '" + job.name +
+                         "', expected a name for a folder: not empty, without '/', no leading '.'");
+  }
+  const auto seed = static_cast<uint64_t>(run.get_in<int64_t>("seed", 0, 0, kMany));
+  job.epochs = run.get_in<int64_t>("epochs", 1, 0, kMany);
+  job.log_every = run.get_in<int64_t>("log_every", 50, 1, kMany);
+  const auto device = run.get<std::string>("device", "auto");
+  const auto threads = run.get_in<int64_t>("threads", 0, 0, 4096);
+  const bool deterministic = run.get<bool>("deterministic", false);
+
+  auto& data_table = config.table("data");
+  job.batch_size = data_table.get_in<int64_t>("batch_size", 128, 1, kMany);
+  const auto workers = data_table.get_in<int64_t>("workers", 0, 0, 1024);
+  const bool drop_last = data_table.get<bool>("drop_last", false);
+
+  auto& checkpoint = config.table("checkpoint");
+  job.checkpointing.every_steps = checkpoint.get_in<int64_t>("every_steps", 0, 0, kMany);
+  job.checkpointing.keep = checkpoint.get_in<int64_t>("keep", 2, 1, kMany);
+  job.checkpointing.metric = checkpoint.get<std::string>("metric", "test_loss");
+  auto& stopping = config.table("early_stopping");
+  job.patience = stopping.get_in<int64_t>("patience", 0, 0, kMany);
+  job.early_stopping.patience = job.patience;
+  job.early_stopping.metric = stopping.get<std::string>("metric", "test_loss");
+  job.early_stopping.min_delta =
+      stopping.get_in<double>("min_delta", 0, 0, std::numeric_limits<double>::max());
+  config.table("schedule").get_one_of("name", "constant", {"constant"});
+  config.table("precision").get_one_of("mode", "fp32", {"fp32"});
+
+  auto& model_table = config.table("model");
+  job.model_name = model_table.get<std::string>("name", "convnet");
+  if (threads > 0) at::set_num_threads(static_cast<int>(threads));
+  set_deterministic(deterministic);
+  seed_everything(seed);
+  job.model = std::make_unique<nn::Model>(registry.make(job.model_name, model_table));
+  job.optimizer = optim::make_optimizer(config.table("optim"), job.model->named_parameters());
+  const auto idx = read_data_options(data_table);
+  config.reject_unknown();
+  job.device = pick_device(device);
+
+  const auto training = read_data(idx, /*train=*/true);
+  const auto evaluation = read_data(idx, /*train=*/false);
+  job.training =
+      data::make_loader(training, std::make_shared<data::RandomSampler>(training->size(), seed),
+                        {.batch_size = job.batch_size, .drop_last = drop_last, .workers = workers});
+  job.evaluation =
+      data::make_loader(evaluation, std::make_shared<data::SequentialSampler>(evaluation->size()),
+                        {.batch_size = kEvaluationBatch, .workers = workers});
+  return job;
+}
+
+}  // namespace bellows::train

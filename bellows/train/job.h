@@ -1,0 +1,40 @@
+// Everything that a configuration describes, built: device, data, model, optimizer. What train_main
+// and eval_main stand on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "bellows/data/loader.h"
+#include "bellows/device/device.h"
+#include "bellows/nn/registry.h"
+#include "bellows/optim/optimizer.h"
+#include "bellows/train/checkpointing.h"
+#include "bellows/train/config.h"
+#include "bellows/train/early_stopping.h"
+
+namespace bellows::train {
+
+struct Job {
+  std::string name;
+  DeviceChoice device;
+  int64_t epochs = 0;
+  int64_t log_every = 0;
+  int64_t batch_size = 0;
+  std::string model_name;
+  std::unique_ptr<data::Loader> training;
+  std::unique_ptr<data::Loader> evaluation;
+  std::unique_ptr<nn::Model> model;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  CheckpointingOptions checkpointing;
+  int64_t patience = 0;  // 0: no early stopping
+  EarlyStoppingOptions early_stopping;
+};
+
+/// Reads every table, seeds all generators, picks the device, reads the data and builds the model
+/// on the CPU. Changes nothing on disk. Throws ValueError for anything unknown or out of range,
+/// EnvironmentError for an absent device or data.
+Job make_job(Config& config, const nn::Registry& registry);
+
+}  // namespace bellows::train

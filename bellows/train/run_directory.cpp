@@ -1,0 +1,135 @@
+#include "bellows/train/run_directory.h"
+
+#include <cerrno>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "bellows/checkpoint/checkpoint.h"
+#include "bellows/core/error.h"
+#include "bellows/core/file.h"
+#include "bellows/core/log.h"
+#include "bellows/core/text.h"
+
+namespace bellows::train {
+namespace fs = std::filesystem;
+namespace {
+
+/// What a run leaves in its folder; nothing else is ever removed.
+std::vector<fs::path> run_files(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "config.toml" || name == "metrics.jsonl" || name == "summary.json" ||
+        name == "checkpoints" || name == "logs" || name.starts_with("events.out.tfevents.")) {
+      files.push_back(entry.path());
+    }
+  }
+  return files;
+}
+
+}  // namespace
+
+std::optional<fs::path> find_checkpoint(const fs::path& path, bool prefer_best) {
+  std::error_code ignored;
+  if (fs::exists(path / "checkpoint.json", ignored)) return path;
+  const fs::path root =
+      fs::is_directory(path / "checkpoints", ignored) ? path / "checkpoints" : path;
+  if (prefer_best && fs::exists(root / "best" / "checkpoint.json", ignored))
+    return fs::canonical(root / "best");
+  if (!fs::is_directory(root, ignored)) return std::nullopt;
+  return checkpoint::latest(root);
+}
+
+RunDirectory::RunDirectory(fs::path path, const ResumeMode& mode) : path_(std::move(path)) {
+  std::error_code ignored;
+  if (fs::exists(path_, ignored) && !fs::is_directory(path_, ignored)) {
+    throw EnvironmentError(path_.string() +
+                           ": the run directory is a file; name another with --run");
+  }
+  if (!mode.resume.empty() && mode.overwrite) {
+    throw ValueError(
+        "--resume and --overwrite exclude each other: the one goes on with a run, the other "
+        "removes it");
+  }
+  const auto old_files = run_files(path_);
+  if (!old_files.empty() && mode.resume.empty() && !mode.overwrite) {
+    throw ValueError(
+        path_.string() +
+        ": this directory holds a run already; go on with it by --resume auto, replace it by "
+        "--overwrite, or name another by --run");
+  }
+  if (mode.resume == "auto") {
+    resume_from_ = find_checkpoint(path_);
+  } else if (!mode.resume.empty()) {
+    resume_from_ = find_checkpoint(mode.resume);
+    if (!resume_from_)
+      throw ValueError("--resume " + mode.resume + ": no whole checkpoint is there");
+  }
+  make_directories(path_);
+  lock();
+  if (!resume_from_) {
+    for (const auto& file : old_files) fs::remove_all(file);
+  }
+  make_directories(checkpoints());
+  make_directories(path_ / "logs");
+  fs::remove(path_ / "summary.json", ignored);
+}
+
+RunDirectory::RunDirectory(RunDirectory&& other) noexcept
+    : path_(std::move(other.path_)),
+      resume_from_(std::move(other.resume_from_)),
+      lock_(std::exchange(other.lock_, -1)) {}
+
+RunDirectory::~RunDirectory() {
+  if (lock_ >= 0) ::close(lock_);
+}
+
+void RunDirectory::lock() {
+  const fs::path file = path_ / ".lock";
+  lock_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (lock_ < 0) throw FileError(file, "the run directory cannot be written", errno);
+  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    ::close(std::exchange(lock_, -1));
+    throw EnvironmentError(path_.string() +
+                           ": another process is training into this run directory");
+  }
+}
+
+void RunDirectory::drop_checkpoints_after(int64_t step) const {
+  for (const auto& directory : checkpoint::list(checkpoints())) {
+    if (checkpoint::step_of(directory) > step) {
+      log::warn(concat("removing ", directory.string(), ": the run goes on from step ", step));
+      fs::remove_all(directory);
+    }
+  }
+}
+
+void write_summary(const fs::path& path, const Summary& summary) {
+  const Progress& p = summary.progress;
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  nlohmann::ordered_json json{
+      {"status", summary.status},
+      {"epochs", p.epoch},
+      {"steps", p.step},
+      {"metrics", summary.metrics},
+      {"seconds", p.seconds},
+      {"samples_per_second", p.seconds > 0 ? static_cast<double>(p.samples) / p.seconds : 0.0},
+      {"data_wait_share", p.seconds > 0 ? p.wait_seconds / p.seconds : 0.0},
+      {"peak_rss_mb", static_cast<double>(usage.ru_maxrss) / 1024.0},
+      {"device", summary.device},
+      {"world_size", summary.world_size},
+      {"checkpoint", summary.checkpoint}};
+  if (!summary.error.empty()) json["error"] = summary.error;
+  write_file_atomically(
+      path, json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace bellows::train

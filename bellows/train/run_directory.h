@@ -1,0 +1,69 @@
+// The folder of one run: configuration, metrics, checkpoints, logs, summary (layout:
+// docs/training.md).
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "bellows/train/callback.h"
+
+namespace bellows::train {
+
+/// How a folder that may already hold a run is treated.
+struct ResumeMode {
+  /// "" for a new run, "auto" for the newest whole checkpoint of the folder (none: a new run), or
+  /// the path of a checkpoint or of a run folder.
+  std::string resume;
+  /// Remove the run that is there.
+  bool overwrite = false;
+};
+
+/// Holds the folder's lock for its lifetime: no second process can train into it. Move-only.
+class RunDirectory {
+ public:
+  /// Checks everything before anything is changed, then creates the folder. Throws ValueError when
+  /// the folder holds a run and neither resume nor overwrite was asked for, or a path to resume
+  /// from has no checkpoint; EnvironmentError when it cannot be written or another process trains
+  /// into it.
+  RunDirectory(std::filesystem::path path, const ResumeMode& mode);
+  RunDirectory(RunDirectory&& other) noexcept;
+  RunDirectory& operator=(RunDirectory&&) = delete;
+  ~RunDirectory();
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
+  /// The checkpoint to start from, if any.
+  const std::optional<std::filesystem::path>& resume_from() const { return resume_from_; }
+  /// Removes checkpoints of this folder that come after `step`: their future is about to be trained
+  /// anew.
+  void drop_checkpoints_after(int64_t step) const;
+
+ private:
+  void lock();
+
+  std::filesystem::path path_;
+  std::optional<std::filesystem::path> resume_from_;
+  int lock_ = -1;
+};
+
+/// The checkpoint that a path means: a checkpoint's own folder, or of a run folder the best
+/// (`prefer_best`, where there is one) or else the newest whole one. Nothing when there is none.
+std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& path,
+                                                     bool prefer_best = false);
+
+/// summary.json. Durations in seconds, memory in MiB.
+struct Summary {
+  std::string status;  // completed, stopped (early), interrupted or failed
+  std::string error;   // the sentence of a failed run
+  Progress progress;
+  Values metrics;
+  std::string device;
+  int64_t world_size = 1;
+  std::string checkpoint;  // relative to the run folder; "" for none
+};
+
+/// Writes summary.json atomically. Throws FileError.
+void write_summary(const std::filesystem::path& path, const Summary& summary);
+
+}  // namespace bellows::train

@@ -1,0 +1,249 @@
+#include "bellows/train/train_main.h"
+
+#include <csignal>
+#include <exception>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <c10/util/Exception.h>
+
+#include "bellows/checkpoint/checkpoint.h"
+#include "bellows/core/error.h"
+#include "bellows/core/exit_code.h"
+#include "bellows/core/file.h"
+#include "bellows/core/interrupt.h"
+#include "bellows/core/log.h"
+#include "bellows/core/text.h"
+#include "bellows/device/init.h"
+#include "bellows/train/checkpointing.h"
+#include "bellows/train/job.h"
+#include "bellows/train/metrics_file.h"
+#include "bellows/train/progress.h"
+#include "bellows/train/run_directory.h"
+#include "bellows/train/tensorboard.h"
+#include "bellows/train/trainer.h"
+
+namespace bellows {
+namespace {
+namespace fs = std::filesystem;
+using namespace train;
+
+struct Arguments {
+  std::string config;
+  std::vector<std::string> set;
+  std::string run;
+  std::string device;
+  ResumeMode mode;
+};
+
+std::string message_of(const std::exception& error) {
+  if (const auto* torch = dynamic_cast<const c10::Error*>(&error))
+    return torch->what_without_backtrace();
+  return error.what();
+}
+
+int report(const std::string& program, const std::exception& error, ExitCode code) {
+  std::cout.flush();
+  std::cerr << program << ": " << message_of(error) << std::endl;
+  return static_cast<int>(code);
+}
+
+Config read_config(const Arguments& arguments) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(arguments.config, ignored)) {
+    throw ValueError(arguments.config + ": no such configuration file");
+  }
+  Config config = Config::load(arguments.config);
+  for (const auto& assignment : arguments.set) config.set(assignment);
+  if (!arguments.device.empty()) config.table("run").set("device", arguments.device, "--device");
+  return config;
+}
+
+std::string relative_checkpoint(const RunDirectory& run,
+                                const std::optional<fs::path>& checkpoint) {
+  return checkpoint ? fs::relative(*checkpoint, run.path()).string() : "";
+}
+
+void announce(const Job& job, const RunDirectory& run) {
+  const auto text =
+      concat("device ", job.device.reason, ", model ", job.model_name, " with ",
+             job.model->parameter_count(), " parameters, ", job.training->samples(),
+             " training samples in batches of ", job.batch_size, ", ", job.optimizer->name(),
+             " with lr ", job.optimizer->lr(0), ", run directory ", run.path().string());
+  std::cout << text << std::endl;
+  log::info(text);
+}
+
+/// Trains and writes the summary. Errors from here on are failures while running.
+Outcome run_job(Job& job, const RunDirectory& run) {
+  Trainer trainer(*job.model, *job.optimizer, classification(),
+                  {.epochs = job.epochs, .device = job.device.device, .log_every = job.log_every});
+  trainer.add(std::make_shared<ProgressDisplay>(
+      std::cout, ProgressDisplayOptions{.terminal = isatty(STDOUT_FILENO) != 0}));
+  trainer.add(std::make_shared<MetricsFile>(run.path() / "metrics.jsonl"));
+  trainer.add(std::make_shared<TensorBoardLogger>(run.path()));
+  if (job.patience > 0) trainer.add(std::make_shared<EarlyStopping>(job.early_stopping));
+  job.checkpointing.root = run.checkpoints();
+  const auto checkpointing = std::make_shared<Checkpointing>(job.checkpointing);
+  trainer.add(checkpointing);
+
+  Summary summary{.device = c10::str(job.device.device),
+                  .checkpoint = relative_checkpoint(run, run.resume_from())};
+  const auto write = [&](const std::string& status) {
+    summary.status = status;
+    summary.progress = trainer.progress();
+    summary.metrics = trainer.last_values();
+    if (checkpointing->last()) summary.checkpoint = relative_checkpoint(run, checkpointing->last());
+    write_summary(run.path() / "summary.json", summary);
+  };
+  try {
+    if (run.resume_from()) {
+      trainer.load(*run.resume_from(), *job.training);
+      run.drop_checkpoints_after(trainer.progress().step);
+      std::cout << "resuming from " << run.resume_from()->string() << std::endl;
+    }
+    const Outcome outcome = trainer.fit(*job.training, job.evaluation.get());
+    write(outcome == Outcome::completed ? "completed"
+          : outcome == Outcome::stopped ? "stopped"
+                                        : "interrupted");
+    std::cout << "checkpoint " << (run.path() / summary.checkpoint).string() << '\n';
+    if (const auto found = summary.metrics.find("test_accuracy"); found != summary.metrics.end()) {
+      std::cout << "test accuracy " << std::fixed << std::setprecision(2) << 100 * found->second
+                << " %\n";
+    }
+    std::cout << std::flush;
+    return outcome;
+  } catch (const std::exception& error) {
+    log::debug(error.what());
+    summary.error = message_of(error);
+    try {
+      write("failed");
+    } catch (const Error&) {  // a full disk: the error at hand says more
+    }
+    throw;
+  }
+}
+
+int train(const Arguments& arguments, const nn::Registry& registry, const std::string& program) {
+  std::optional<Job> job;
+  std::optional<RunDirectory> run;
+  try {
+    init();
+    Config config = read_config(arguments);
+    job = make_job(config, registry);
+    run.emplace(arguments.run.empty() ? fs::path("runs") / job->name : fs::path(arguments.run),
+                arguments.mode);
+    write_file_atomically(run->path() / "config.toml", config.resolved());
+    log::add_file(run->path() / "logs" / "rank-0.log");
+  } catch (const std::exception& error) {
+    return report(program, error, exit_code(error));
+  }
+  try {
+    announce(*job, *run);
+    const Outcome outcome = run_job(*job, *run);
+    return static_cast<int>(outcome == Outcome::interrupted ? ExitCode::interrupted
+                                                            : ExitCode::done);
+  } catch (const ValueError& error) {  // a checkpoint that does not fit the configuration
+    return report(program, error, ExitCode::usage);
+  } catch (const std::exception& error) {
+    log::error(message_of(error));
+    return report(program, error, ExitCode::failed);
+  }
+}
+
+/// The folder of the run that a checkpoint or run path belongs to.
+fs::path run_folder(const fs::path& path) {
+  for (fs::path folder = fs::absolute(path).lexically_normal(); folder.has_relative_path();
+       folder = folder.parent_path()) {
+    if (fs::exists(folder / "config.toml")) return folder;
+  }
+  throw ValueError(path.string() +
+                   ": neither this nor a folder above it is a run (no config.toml)");
+}
+
+void evaluate(const std::string& path, const Arguments& arguments, const nn::Registry& registry) {
+  init();
+  if (!fs::exists(path)) throw ValueError(path + ": no such run directory or checkpoint");
+  const auto checkpoint = find_checkpoint(path, /*prefer_best=*/true);
+  if (!checkpoint) throw ValueError(path + ": no whole checkpoint is there");
+  Arguments with_config = arguments;
+  with_config.config = (run_folder(path) / "config.toml").string();
+  Config config = read_config(with_config);
+  Job job = make_job(config, registry);
+  checkpoint::load_weights(*checkpoint, *job.model);
+  Trainer trainer(*job.model, *job.optimizer, classification(), {.device = job.device.device});
+  const auto values = trainer.evaluate(*job.evaluation);
+  if (!values) return;
+  std::cout << "checkpoint " << checkpoint->string() << " on " << job.device.reason << '\n';
+  for (const auto& [name, value] : *values) std::cout << "test_" << name << ' ' << value << '\n';
+  std::cout << std::flush;
+}
+
+void add_common(CLI::App& app, Arguments& arguments) {
+  app.add_option("--set", arguments.set, "Override one setting, e.g. optim.lr=3e-4 (repeatable)")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  app.add_option("--device", arguments.device,
+                 "auto, cpu, cuda or cuda:N (default: the configuration's run.device)");
+}
+
+/// Parses; gives an exit code when the program should end here (help, bad usage).
+std::optional<int> parse(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::usage);
+  }
+}
+
+}  // namespace
+
+int train_main(int argc, char** argv, const nn::Registry& registry) {
+  install_interrupt_handlers();
+  std::signal(SIGPIPE, SIG_IGN);  // `… | head` must not end a training run
+  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error of the write, with the file's name
+  Arguments arguments;
+  CLI::App app("Trains the model that a configuration file describes.");
+  app.add_option("config", arguments.config, "Configuration file (TOML)")
+      ->required()
+      ->type_name("CONFIG");
+  add_common(app, arguments);
+  app.add_option("--run", arguments.run, "Run directory (default: runs/<run.name>)")
+      ->type_name("DIR");
+  app.add_option(
+         "--resume", arguments.mode.resume,
+         "Go on from the newest checkpoint of the run directory (auto), or from the one given")
+      ->type_name("auto|PATH");
+  app.add_flag("--overwrite", arguments.mode.overwrite,
+               "Remove the run that the run directory holds");
+  app.footer(
+      "Exit codes: 0 done, 1 failed while running, 2 bad usage or configuration,\n"
+      "3 device, data or directory not usable, 75 interrupted and saved (go on with --resume "
+      "auto).");
+  if (const auto code = parse(app, argc, argv)) return *code;
+  return train(arguments, registry, app.get_name().empty() ? "train" : app.get_name());
+}
+
+int eval_main(int argc, char** argv, const nn::Registry& registry) {
+  Arguments arguments;
+  std::string path;
+  CLI::App app(
+      "Evaluates the best (else the newest) checkpoint of a run, or the one given, on its test "
+      "data.");
+  app.add_option("path", path, "Run directory or checkpoint")->required()->type_name("PATH");
+  add_common(app, arguments);
+  if (const auto code = parse(app, argc, argv)) return *code;
+  try {
+    evaluate(path, arguments, registry);
+    return static_cast<int>(ExitCode::done);
+  } catch (const std::exception& error) {
+    return report("eval", error, exit_code(error));
+  }
+}
+
+}  // namespace bellows

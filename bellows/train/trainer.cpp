@@ -1,0 +1,267 @@
+#include "bellows/train/trainer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/isfinite.h>
+
+#include "bellows/checkpoint/checkpoint.h"
+#include "bellows/core/clock.h"
+#include "bellows/core/error.h"
+#include "bellows/core/interrupt.h"
+#include "bellows/core/text.h"
+#include "bellows/device/move.h"
+
+namespace bellows::train {
+namespace {
+
+bool finite(const at::Tensor& values) {
+  return !values.defined() || !values.is_floating_point() ||
+         at::isfinite(values).all().item<bool>();
+}
+
+void check_loss(const at::Tensor& loss) {
+  if (!loss.defined() || loss.dim() != 0) {
+    throw ValueError(concat("the step function's loss must be a 0-dim tensor, got ",
+                            loss.defined() ? concat("shape ", loss.sizes()) : "an undefined one"));
+  }
+  if (!loss.requires_grad()) {
+    throw ValueError(
+        "the step function's loss has no graph: nothing in it depends on a parameter that "
+        "requires a gradient");
+  }
+}
+
+}  // namespace
+
+class Trainer::State : public Stateful {
+ public:
+  explicit State(Trainer& trainer) : trainer_(trainer) {}
+
+  Tree state_dict() const override {
+    const Progress& p = trainer_.progress_;
+    Tree::Dict values(trainer_.last_values_.begin(), trainer_.last_values_.end());
+    return Tree::Dict{{"step", p.step},
+                      {"epoch", p.epoch},
+                      {"batch", p.batch},
+                      {"samples", p.samples},
+                      {"seconds", p.seconds},
+                      {"wait_seconds", p.wait_seconds},
+                      {"last_values", std::move(values)},
+                      {"metrics", trainer_.epoch_metrics_.state_dict()}};
+  }
+
+  void load_state_dict(const Tree& state) override {
+    Progress p = trainer_.progress_;
+    p.step = state.at("step").integer();
+    p.epoch = state.at("epoch").integer();
+    p.batch = state.at("batch").integer();
+    p.samples = state.at("samples").integer();
+    p.seconds = state.at("seconds").number();
+    p.wait_seconds = state.at("wait_seconds").number();
+    Values values;
+    for (const auto& [name, value] : state.at("last_values").dict()) values[name] = value.number();
+    trainer_.epoch_metrics_.load_state_dict(state.at("metrics"));
+    trainer_.progress_ = p;
+    trainer_.last_values_ = std::move(values);
+  }
+
+ private:
+  Trainer& trainer_;
+};
+
+Trainer::Trainer(nn::Model model, optim::Optimizer& optimizer, StepFunction step,
+                 TrainerOptions options)
+    : model_(std::move(model)),
+      optimizer_(optimizer),
+      step_(std::move(step)),
+      options_(options),
+      state_(std::make_shared<State>(*this)) {
+  if (options_.epochs < 0)
+    throw ValueError(concat("epochs must be 0 or more, got ", options_.epochs));
+  if (options_.log_every < 1)
+    throw ValueError(concat("log_every must be 1 or more, got ", options_.log_every));
+  if (!step_)
+    throw ValueError("a trainer needs a step function, for example train::classification()");
+  const auto parameters = model_.named_parameters();
+  if (std::none_of(parameters.begin(), parameters.end(),
+                   [](const auto& entry) { return entry.second.requires_grad(); })) {
+    throw ValueError("the model has no parameter that requires a gradient: nothing to train");
+  }
+  model_.to(options_.device);
+  progress_.epochs = options_.epochs;
+}
+
+void Trainer::add(std::shared_ptr<Callback> callback) {
+  if (!callback) throw ValueError("the callback is null");
+  for (const auto& other : callbacks_) {
+    if (!callback->name().empty() && other->name() == callback->name()) {
+      throw ValueError("a callback named '" + callback->name() + "' has been added already");
+    }
+  }
+  callbacks_.push_back(std::move(callback));
+}
+
+template <class Event, class... Args>
+void Trainer::notify(Event event, const Args&... args) {
+  for (const auto& callback : callbacks_) (*callback.*event)(*this, progress_, args...);
+}
+
+Outcome Trainer::fit(data::Loader& training, data::Loader* evaluation) {
+  training_ = &training;
+  progress_.batches = training.batches();
+  if (!loaded_) training.start(progress_.epoch, progress_.batch);
+  logged_ = progress_;
+  stop_ = false;
+  model_.train();
+  notify(&Callback::on_start);
+  bool checked = false;
+  while (progress_.epoch < options_.epochs && !stop_ && !interrupted()) {
+    const auto start = monotonic_clock().now();
+    auto batch = next_batch();
+    if (!batch) {
+      if (!end_epoch(evaluation)) break;
+      continue;
+    }
+    batch->data = to(batch->data, options_.device, /*non_blocking=*/true);
+    if (!checked) {
+      check_devices(options_.device, model_.named_parameters(), model_.named_buffers(),
+                    batch->data);
+      checked = true;
+    }
+    train_step(*batch);
+    progress_.seconds += seconds_since(start);
+    if (progress_.step % options_.log_every == 0) log();
+    notify(&Callback::on_step);
+  }
+  const bool was_interrupted = interrupted() && progress_.epoch < options_.epochs;
+  collect();
+  notify(&Callback::on_end);
+  loaded_ = true;  // a further fit() goes on from here
+  return was_interrupted ? Outcome::interrupted : stop_ ? Outcome::stopped : Outcome::completed;
+}
+
+std::optional<data::Batch> Trainer::next_batch() {
+  const auto start = monotonic_clock().now();
+  auto batch = training_->next();
+  progress_.wait_seconds += seconds_since(start);
+  return batch;
+}
+
+void Trainer::train_step(const data::Batch& batch) {
+  optimizer_.zero_grad();
+  const StepOutput output = step_(model_, batch.data);
+  check_loss(output.loss);
+  output.loss.backward();
+  epoch_metrics_.add(output, batch.samples, progress_.step + 1);
+  if (epoch_metrics_.pending() == 0 ||
+      epoch_metrics_.pending() >= static_cast<size_t>(options_.log_every)) {
+    collect();  // before the update: on the CPU a bad loss never reaches the weights
+  }
+  optimizer_.step();
+  ++progress_.step;
+  ++progress_.batch;
+  progress_.samples += batch.samples;
+}
+
+void Trainer::collect() {
+  const int64_t bad = epoch_metrics_.collect();
+  if (bad >= 0) fail_non_finite(bad);
+  const auto means = epoch_metrics_.means();
+  if (const auto loss = means.find("loss"); loss != means.end()) progress_.loss = loss->second;
+}
+
+void Trainer::fail_non_finite(int64_t step) const {
+  at::NoGradGuard no_grad;
+  std::string culprit;
+  for (const auto& [name, value] : model_.named_parameters()) {
+    if (!finite(value)) {
+      culprit = "the first parameter with such a value is " + name;
+      break;
+    }
+  }
+  for (const auto& [name, value] : model_.named_parameters()) {
+    if (culprit.empty() && !finite(value.grad())) {
+      culprit = "all parameters are finite; the first with a NaN or infinite gradient is " + name;
+    }
+  }
+  if (culprit.empty())
+    culprit = "all parameters and gradients are finite; look at the targets and the loss";
+  throw NonFiniteError(
+      concat("the loss is NaN or infinite at step ", step, "; ", culprit,
+             ". A lower learning rate is the usual remedy; the last checkpoint is unharmed"));
+}
+
+void Trainer::log() {
+  collect();
+  const double seconds = progress_.seconds - logged_.seconds;
+  const double samples = static_cast<double>(progress_.samples - logged_.samples);
+  const Values values{
+      {"train_loss", epoch_metrics_.take_window_loss()},
+      {"lr", optimizer_.lr(0)},
+      {"samples_per_second", seconds > 0 ? samples / seconds : 0},
+      {"data_wait_share",
+       seconds > 0 ? (progress_.wait_seconds - logged_.wait_seconds) / seconds : 0}};
+  logged_ = progress_;
+  notify(&Callback::on_log, values);
+}
+
+bool Trainer::end_epoch(data::Loader* evaluation) {
+  collect();
+  Values values;
+  for (const auto& [name, value] : epoch_metrics_.means()) values["train_" + name] = value;
+  if (evaluation) {
+    const auto results = evaluate(*evaluation);
+    if (!results) return false;
+    for (const auto& [name, value] : *results) values["test_" + name] = value;
+  }
+  last_values_ = std::move(values);
+  epoch_metrics_.reset();
+  ++progress_.epoch;
+  progress_.batch = 0;
+  training_->start(progress_.epoch);
+  notify(&Callback::on_epoch, last_values_);
+  return true;
+}
+
+std::optional<Values> Trainer::evaluate(data::Loader& loader) {
+  at::NoGradGuard no_grad;
+  const bool was_training = model_.is_training();
+  model_.eval();
+  MeanMetrics metrics;
+  loader.start(0);
+  const int64_t batches = loader.batches();
+  while (auto batch = loader.next()) {
+    if (interrupted()) break;
+    metrics.add(step_(model_, to(batch->data, options_.device, /*non_blocking=*/true)),
+                batch->samples, progress_.step);
+    notify(&Callback::on_evaluation_batch, loader.position(), batches);
+  }
+  model_.train(was_training);
+  if (interrupted()) return std::nullopt;
+  metrics.collect();
+  return metrics.means();
+}
+
+std::map<std::string, Stateful*> Trainer::parts() {
+  std::map<std::string, Stateful*> parts{
+      {"optimizer", &optimizer_}, {"random", &random_}, {"trainer", state_.get()}};
+  if (training_) parts["loader"] = training_;
+  for (const auto& callback : callbacks_) {
+    if (!callback->name().empty()) parts[callback->name()] = callback.get();
+  }
+  return parts;
+}
+
+std::filesystem::path Trainer::save(const std::filesystem::path& root) {
+  collect();
+  notify(&Callback::on_checkpoint);
+  const auto all = parts();
+  return checkpoint::save(root, progress_.step, model_, {all.begin(), all.end()});
+}
+
+void Trainer::load(const std::filesystem::path& checkpoint, data::Loader& training) {
+  training_ = &training;
+  checkpoint::load(checkpoint, model_, parts());
+  loaded_ = true;
+}
+
+}  // namespace bellows::train

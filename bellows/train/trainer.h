@@ -1,0 +1,106 @@
+// The training loop, composed of public parts: a hand-written loop can use every one of them alone.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <c10/core/Device.h>
+
+#include "bellows/data/loader.h"
+#include "bellows/device/seed.h"
+#include "bellows/nn/model.h"
+#include "bellows/optim/optimizer.h"
+#include "bellows/train/callback.h"
+#include "bellows/train/metrics.h"
+#include "bellows/train/step.h"
+
+namespace bellows::train {
+
+struct TrainerOptions {
+  /// Passes over the training data, counted from the very start of the run.
+  int64_t epochs = 1;
+  /// Where batches are moved to; the model is moved in the constructor.
+  c10::Device device = c10::kCPU;
+  /// Steps between on_log events. On devices other than the CPU, also how often losses are read and
+  /// checked.
+  int64_t log_every = 50;
+};
+
+/// How fit() ended.
+enum class Outcome { completed, stopped, interrupted };
+
+/// Trains one model with one optimizer. One thread; not copyable, since callbacks refer to it.
+class Trainer {
+ public:
+  /// Throws ValueError for epochs < 0, log_every < 1, or a model without parameters to train. The
+  /// optimizer must outlive the trainer.
+  Trainer(nn::Model model, optim::Optimizer& optimizer, StepFunction step,
+          TrainerOptions options = {});
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// In order of calling. Throws ValueError for a second callback of the same non-empty name.
+  void add(std::shared_ptr<Callback> callback);
+
+  /// Trains until `epochs` are done, `stop()` is called or a signal asks for it (core/interrupt.h):
+  /// the step at hand is finished first. After a `load` it goes on where the checkpoint was. Throws
+  /// NonFiniteError naming the step and the first bad parameter when the loss is NaN or infinite;
+  /// ValueError for tensors on the wrong device.
+  Outcome fit(data::Loader& training, data::Loader* evaluation = nullptr);
+
+  /// Mean metrics over a loader in evaluation mode, without gradients; the model's mode is
+  /// restored. Nothing when a signal came in between.
+  std::optional<Values> evaluate(data::Loader& loader);
+
+  /// Ends fit() after the step at hand.
+  void stop() { stop_ = true; }
+
+  /// Writes a checkpoint of everything under `root` (checkpoint/checkpoint.h) and returns its
+  /// directory. Only from callbacks or after fit().
+  std::filesystem::path save(const std::filesystem::path& root);
+  /// Restores everything, the training loader's position included; call it before fit() with that
+  /// loader, and after all callbacks have been added. Throws as checkpoint::load.
+  void load(const std::filesystem::path& checkpoint, data::Loader& training);
+
+  const Progress& progress() const { return progress_; }
+  /// Values of the last on_epoch event ("train_loss", "test_loss", …).
+  const Values& last_values() const { return last_values_; }
+  const nn::Model& model() const { return model_; }
+  optim::Optimizer& optimizer() { return optimizer_; }
+  const TrainerOptions& options() const { return options_; }
+
+ private:
+  /// The trainer's own numbers, as one part of a checkpoint.
+  class State;
+
+  std::optional<data::Batch> next_batch();
+  void train_step(const data::Batch& batch);
+  void collect();
+  void log();
+  /// False when a signal came during the evaluation: the epoch is then not over.
+  bool end_epoch(data::Loader* evaluation);
+  [[noreturn]] void fail_non_finite(int64_t step) const;
+  template <class Event, class... Args>
+  void notify(Event event, const Args&... args);
+  std::map<std::string, Stateful*> parts();
+
+  nn::Model model_;
+  optim::Optimizer& optimizer_;
+  StepFunction step_;
+  TrainerOptions options_;
+  std::vector<std::shared_ptr<Callback>> callbacks_;
+  Progress progress_;
+  MeanMetrics epoch_metrics_;
+  RandomState random_;
+  std::shared_ptr<State> state_;
+  data::Loader* training_ = nullptr;
+  Values last_values_;
+  bool loaded_ = false;
+  bool stop_ = false;
+  Progress logged_;  // as of the last on_log event
+};
+
+}  // namespace bellows::train

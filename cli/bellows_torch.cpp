@@ -1,0 +1,51 @@
+// `bellows-torch`: the commands that need tensors. Started by `bellows`; can also be called by
+// itself.
+#include <iostream>
+#include <string>
+
+#include "bellows/core/exit_code.h"
+#include "bellows/core/interrupt.h"
+#include "bellows/device/device.h"
+#include "bellows/device/init.h"
+#include "bellows/nn/registry.h"
+#include "bellows/train/train_main.h"
+
+namespace {
+
+int models() {
+  const auto registry = bellows::nn::builtin_models();
+  for (const auto& name : registry.names()) {
+    std::cout << name << std::string(name.size() < 12 ? 12 - name.size() : 1, ' ')
+              << registry.description(name) << '\n';
+  }
+  return 0;
+}
+
+/// One line per device, for `bellows doctor`.
+int devices() {
+  bellows::init();
+  for (const auto& device : bellows::list_devices()) {
+    std::cout << device.device.str() << '\t' << device.name << '\t' << device.memory_bytes << '\t'
+              << device.compute_capability << '\n';
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string command = argc > 1 ? argv[1] : "";
+  if (command == "train") return bellows::train_main(argc - 1, argv + 1);
+  bellows::interrupts_end_process();
+  try {
+    if (command == "eval") return bellows::eval_main(argc - 1, argv + 1);
+    if (command == "models") return models();
+    if (command == "devices") return devices();
+  } catch (const std::exception& error) {
+    std::cerr << "bellows-torch: " << error.what() << std::endl;
+    return static_cast<int>(bellows::exit_code(error));
+  }
+  std::cerr << "bellows-torch: expected train, eval, models or devices; it is started by bellows"
+            << std::endl;
+  return static_cast<int>(bellows::ExitCode::usage);
+}

@@ -1,0 +1,27 @@
+// Where `bellows` looks for LibTorch before it starts the program that needs it.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace bellows::cli {
+
+struct LibTorchSearch {
+  /// The folder with lib/libtorch_cpu.so, if any place had it.
+  std::optional<std::filesystem::path> root;
+  /// Which place it was ("--libtorch", "LIBTORCH", …); or where all was looked, one line each.
+  std::string source;
+  std::vector<std::string> looked_at;
+};
+
+/// In this order: `given` (--libtorch; then nothing else counts), the environment variable LIBTORCH
+/// (likewise), beside the program, the path in <prefix>/etc/bellows/libtorch, .venv of the current
+/// folder, .venv of the source tree a build lies in.
+LibTorchSearch find_libtorch(const std::string& given);
+
+/// The folder of the running program, links resolved.
+std::filesystem::path program_folder();
+
+}  // namespace bellows::cli

@@ -1,0 +1,137 @@
+// SIGINT, SIGTERM and SIGKILL at any moment of `bellows train`.
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <gmock/gmock.h>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "bellows/core/file.h"
+#include "tests/cli/bellows_program.h"
+
+namespace bellows::testing {
+namespace {
+namespace fs = std::filesystem;
+
+std::string weights(const SmallRun& run, const std::string& name = "run") {
+  return read_file(fs::path(run.run_folder(name)) / "checkpoints/last/model.safetensors");
+}
+
+void wait_for(Process& process, const std::string& words) {
+  while (process.running() && process.out_so_far().find(words) == std::string::npos) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+/// Metrics without the values that depend on time.
+std::vector<nlohmann::json> timeless_lines(const fs::path& file) {
+  std::vector<nlohmann::json> lines;
+  std::ifstream input(file);
+  for (std::string line; std::getline(input, line);) {
+    auto json = nlohmann::json::parse(line);
+    for (const char* key : {"time", "samples_per_second", "data_wait_share"}) json.erase(key);
+    lines.push_back(json);
+  }
+  return lines;
+}
+
+TEST(SignalsTest, TermSavesAndTheResumedRunIsTheUnbrokenOne) {
+  const SmallRun run;
+  const std::vector<std::string> epochs{"--set", "run.epochs=30"};
+  ASSERT_EQ(run.train(epochs, "whole").exit_code, 0);
+  int interrupted = 0;
+  for (const int number : {SIGTERM, SIGINT}) {
+    const std::string name = "run" + std::to_string(number);
+    Process process(bellows_words(run.words(epochs, name)), with_libtorch());
+    wait_for(process, "epoch 2/");
+    process.signal(number);
+    const auto result = process.wait();
+    EXPECT_EQ(result.exit_code, 75) << result.err;
+    interrupted += result.exit_code == 75;
+    EXPECT_EQ(nlohmann::json::parse(read_file(run.run_folder(name) + "/summary.json"))["status"],
+              "interrupted");
+    auto resume = epochs;
+    resume.insert(resume.end(), {"--resume", "auto"});
+    ASSERT_EQ(run.train(resume, name).exit_code, 0);
+    EXPECT_EQ(weights(run, "whole"), weights(run, name));
+    EXPECT_EQ(timeless_lines(run.run_folder("whole") + "/metrics.jsonl"),
+              timeless_lines(run.run_folder(name) + "/metrics.jsonl"));
+  }
+  EXPECT_EQ(interrupted, 2);
+}
+
+TEST(SignalsTest, TermWhileStartingIsKeptAndAnsweredOnceStateCanBeSaved) {
+  // From the loading of the first program to the first step. Only before the first instruction,
+  // while the kernel is still replacing the process, can the signal end it.
+  for (const int milliseconds : {3, 10, 30, 60, 100, 150, 250, 400}) {
+    const SmallRun run;
+    Process process(bellows_words(run.words({"--set", "run.epochs=100000"})), with_libtorch());
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    process.signal(SIGTERM);
+    const auto result = process.wait();
+    EXPECT_EQ(result.exit_code, 75) << "after " << milliseconds << " ms: " << result.err;
+    EXPECT_TRUE(fs::exists(run.run_folder() + "/checkpoints/last/checkpoint.json"));
+  }
+}
+
+TEST(SignalsTest, SecondSignalEndsAtOnce) {
+  const SmallRun run;
+  // One step of this takes seconds.
+  Process process(bellows_words(run.words({"--set", "data.batch_size=640", "--set", "model.name=resnet18", "--set",
+                                           "model.in_channels=1", "--set", "model.classes=10"})),
+                  with_libtorch());
+  wait_for(process, "parameters");
+  process.signal(SIGTERM);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  process.signal(SIGTERM);
+  EXPECT_EQ(process.wait().exit_code, 128 + SIGTERM);
+}
+
+TEST(SignalsTest, IgnoredSignalsStayIgnored) {
+  const SmallRun run;
+  Process process({"sh", "-c", "trap '' INT; exec \"$@\"", "sh", BELLOWS_PROGRAM, "train",
+                   run.config(), "--run", run.run_folder(), "--set", "run.epochs=40"},
+                  with_libtorch());
+  wait_for(process, "epoch 1/");
+  process.signal(SIGINT);
+  EXPECT_EQ(process.wait().exit_code, 0);
+}
+
+TEST(SignalsTest, KilledAgainAndAgainItEndsWithTheWeightsOfTheUndisturbedRun) {
+  const SmallRun run;
+  const std::vector<std::string> settings{"--set", "run.epochs=60", "--set",
+                                          "checkpoint.every_steps=7"};
+  ASSERT_EQ(run.train(settings, "whole").exit_code, 0);
+  auto resume = settings;
+  resume.insert(resume.end(), {"--resume", "auto"});
+  int kills = 0;
+  for (int milliseconds = 250;; milliseconds += 37) {
+    Process process(bellows_words(run.words(resume)), with_libtorch());
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    if (!process.running()) {
+      EXPECT_EQ(process.wait().exit_code, 0);
+      break;
+    }
+    process.signal(SIGKILL);
+    ++kills;
+  }
+  EXPECT_GE(kills, 2);
+  EXPECT_EQ(weights(run, "whole"), weights(run));
+  EXPECT_EQ(timeless_lines(run.run_folder("whole") + "/metrics.jsonl"),
+            timeless_lines(run.run_folder() + "/metrics.jsonl"));
+}
+
+TEST(SignalsTest, ClosedOutputDoesNotEndTraining) {
+  const SmallRun run;
+  const auto result =
+      testing::run({"sh", "-c", "\"$@\" | head -c 1 >/dev/null; true", "sh", BELLOWS_PROGRAM,
+                    "train", run.config(), "--run", run.run_folder()},
+                   with_libtorch());
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(fs::exists(run.run_folder() + "/summary.json"));
+}
+
+}  // namespace
+}  // namespace bellows::testing
