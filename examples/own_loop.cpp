@@ -1,9 +1,9 @@
-// A hand-written training loop: loader, fused optimizer, clipping, metrics and checkpoint without Trainer.
-// Run: build/release/bin/example_own_loop    Prints last: "loss <first> -> <last>".
-#include <ATen/ops/cross_entropy_loss.h>
-
+// A hand-written training loop: loader, fused optimizer, clipping, metrics and checkpoint without
+// Trainer. Run: build/release/bin/example_own_loop    Prints last: "loss <first> -> <last>".
 #include <iostream>
 #include <memory>
+
+#include <ATen/ops/cross_entropy_loss.h>
 
 #include <bellows/bellows.h>
 #include <bellows/nn/from_module.h>
@@ -14,8 +14,10 @@ using namespace bellows;
 int main() {
   init();
   seed_everything(1);
-  const auto images = std::make_shared<data::TensorDataset>(data::read_idx_dataset({.limit = 6400}));
-  const auto loader = data::make_loader(images, std::make_shared<data::RandomSampler>(images->size(), 1), {.batch_size = 64});
+  const auto images =
+      std::make_shared<data::TensorDataset>(data::read_idx_dataset({.limit = 6400}));
+  const auto loader = data::make_loader(
+      images, std::make_shared<data::RandomSampler>(images->size(), 1), {.batch_size = 64});
   const nn::Model model = nn::from_module(nn::MLP());
   optim::SGD optimizer(model.named_parameters(), {.lr = 0.05, .momentum = 0.9});
 

@@ -1,0 +1,96 @@
+"""The same training in Python and in Bellows: same initial weights, same batches, same threads.
+
+Usage: trace_convnet.py TRACE_PROGRAM
+
+With fused=True on Python's side 100 steps are bit-equal; with Python's default, ten steps agree to 1e-6.
+"""
+
+import subprocess
+import sys
+import tempfile
+
+import torch
+from safetensors.torch import load_file, save_file
+
+STEPS, BATCH, THREADS = 100, 32, 2
+
+
+class ConvNet(torch.nn.Module):
+    """Bellows' convnet in Python (bellows/nn/convnet.h)."""
+
+    def __init__(self, channels=(32, 64, 128)):
+        super().__init__()
+        layers, width = [], 1
+        for c in channels:
+            layers += [torch.nn.Conv2d(width, c, 3, padding=1), torch.nn.MaxPool2d(2), torch.nn.BatchNorm2d(c),
+                       torch.nn.ReLU()]
+            width = c
+        self.features = torch.nn.Sequential(*layers)
+        self.classifier = torch.nn.Linear(width, 10)
+
+    def forward(self, x):
+        return self.classifier(self.features(x.contiguous(memory_format=torch.channels_last)).mean((2, 3)))
+
+
+def make_optimizer(name, parameters, fused):
+    if name == "adamw":
+        return torch.optim.AdamW(parameters, fused=fused)
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=5e-4, fused=fused)
+
+
+def train(name, fused, steps, inputs, targets):
+    torch.manual_seed(0)
+    model = ConvNet().to(memory_format=torch.channels_last)
+    optimizer = make_optimizer(name, model.parameters(), fused)
+    losses = []
+    for step in range(steps):
+        part = slice(step * BATCH, (step + 1) * BATCH)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(inputs[part]), targets[part])
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+    return torch.tensor(losses, dtype=torch.float64), model.state_dict()
+
+
+def bellows(program, name, steps, inputs, targets, folder):
+    torch.manual_seed(0)
+    given = {f"model.{k}": v.contiguous() for k, v in ConvNet().state_dict().items()}
+    given |= {"inputs": inputs[:steps * BATCH].contiguous(), "targets": targets[:steps * BATCH].contiguous()}
+    save_file(given, f"{folder}/in.safetensors")
+    subprocess.run([program, f"{folder}/in.safetensors", f"{folder}/out.safetensors", name, str(THREADS)], check=True)
+    result = load_file(f"{folder}/out.safetensors")
+    return result.pop("losses"), {k.removeprefix("model."): v for k, v in result.items()}
+
+
+def worst(a, b):
+    return max(((x.double() - b[k].double()).abs().max().item(), k) for k, x in a.items())
+
+
+def main():
+    torch.set_num_threads(THREADS)
+    generator = torch.Generator().manual_seed(1)
+    targets = torch.randint(0, 10, (STEPS * BATCH,), generator=generator)
+    # Images that a net can learn: a bright band per class, and noise.
+    inputs = torch.randn(STEPS * BATCH, 1, 28, 28, generator=generator)
+    for i, t in enumerate(targets.tolist()):
+        inputs[i, 0, 2 * t:2 * t + 3] += 2
+    failures = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("adamw", "sgd"):
+            for fused, steps, bound in ((True, STEPS, 0.0), (None, 10, 1e-6)):
+                losses, weights = train(name, fused, steps, inputs, targets)
+                our_losses, our_weights = bellows(sys.argv[1], name, steps, inputs, targets, folder)
+                assert len(losses) == len(our_losses) == steps and weights.keys() == our_weights.keys()
+                assert losses[-1] < losses[0] or steps < STEPS, "the net did not learn: the comparison says little"
+                loss_gap = (losses - our_losses).abs().max().item()
+                gap, where = worst(weights, our_weights)
+                good = loss_gap <= bound and gap <= bound
+                failures += not good
+                print(f"{name} fused={fused} {steps} steps: loss {losses[0]:.4f} -> {losses[-1]:.4f}, largest difference "
+                      f"of losses {loss_gap:.3g}, of weights {gap:.3g} ({where}), bound {bound}: "
+                      f"{'ok' if good else 'FAILED'}")
+    sys.exit(1 if failures else 0)
+
+
+main()
