@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "bellows/core/error.h"
+#include "bellows/core/text.h"
 #include "bellows/data/batch_plan.h"
+#include "bellows/data/prefetch_loader.h"
 
 namespace bellows::data {
 namespace {
@@ -41,7 +43,13 @@ class InThreadLoader : public Loader {
 std::unique_ptr<Loader> make_loader(std::shared_ptr<const Dataset> dataset,
                                     std::shared_ptr<const Sampler> sampler, LoaderOptions options) {
   if (dataset == nullptr) throw ValueError("loader: the dataset is null");
+  if (options.workers < 0) {
+    throw ValueError(concat("loader: workers must be 0 or more, got ", options.workers));
+  }
   BatchPlan plan(dataset->size(), std::move(sampler), options.batch_size, options.drop_last);
+  if (options.workers > 0) {
+    return std::make_unique<PrefetchLoader>(std::move(dataset), std::move(plan), options.workers);
+  }
   return std::make_unique<InThreadLoader>(std::move(dataset), std::move(plan));
 }
 

@@ -45,12 +45,13 @@ struct LoaderOptions {
   int64_t batch_size = 1;
   /// Leaves out an epoch's last batch where it is smaller than the others.
   bool drop_last = false;
+  /// Threads that prepare batches ahead, in order; 0: the calling thread does it. Changes no value.
+  int64_t workers = 0;
 };
 
-/// Loads in the calling thread, whole batches by index through Dataset::get_batch: for data in
-/// memory, where a copy is all there is to do. Throws ValueError for a null dataset or sampler, a
-/// batch size below 1, an epoch that would have no batch, and a sampler whose indices the dataset
-/// does not have.
+/// Loads whole batches by index through Dataset::get_batch. Throws ValueError for a null dataset or
+/// sampler, a batch size below 1, a negative number of workers, an epoch that would have no batch,
+/// and a sampler whose indices the dataset does not have.
 std::unique_ptr<Loader> make_loader(std::shared_ptr<const Dataset> dataset,
                                     std::shared_ptr<const Sampler> sampler, LoaderOptions options);
 

@@ -18,7 +18,7 @@ namespace bellows::train {
 
 struct Job {
   std::string name;
-  DeviceChoice device;
+  DeviceChoice device{c10::kCPU, ""};
   int64_t epochs = 0;
   int64_t log_every = 0;
   int64_t batch_size = 0;

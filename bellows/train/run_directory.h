@@ -54,13 +54,13 @@ std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path
 
 /// summary.json. Durations in seconds, memory in MiB.
 struct Summary {
-  std::string status;  // completed, stopped (early), interrupted or failed
-  std::string error;   // the sentence of a failed run
-  Progress progress;
-  Values metrics;
-  std::string device;
+  std::string status;      // completed, stopped (early), interrupted or failed
+  std::string error = "";  // the sentence of a failed run
+  Progress progress = {};
+  Values metrics = {};
+  std::string device = "";
   int64_t world_size = 1;
-  std::string checkpoint;  // relative to the run folder; "" for none
+  std::string checkpoint = "";  // relative to the run folder; "" for none
 };
 
 /// Writes summary.json atomically. Throws FileError.

@@ -128,7 +128,8 @@ Outcome run_job(Job& job, const RunDirectory& run) {
   }
 }
 
-int train(const Arguments& arguments, const nn::Registry& registry, const std::string& program) {
+int train_job(const Arguments& arguments, const nn::Registry& registry,
+              const std::string& program) {
   std::optional<Job> job;
   std::optional<RunDirectory> run;
   try {
@@ -206,7 +207,8 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv) {
 int train_main(int argc, char** argv, const nn::Registry& registry) {
   install_interrupt_handlers();
   std::signal(SIGPIPE, SIG_IGN);  // `… | head` must not end a training run
-  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error of the write, with the file's name
+  std::signal(SIGXFSZ,
+              SIG_IGN);  // a file-size limit is an error of the write, with the file's name
   Arguments arguments;
   CLI::App app("Trains the model that a configuration file describes.");
   app.add_option("config", arguments.config, "Configuration file (TOML)")
@@ -226,7 +228,7 @@ int train_main(int argc, char** argv, const nn::Registry& registry) {
       "3 device, data or directory not usable, 75 interrupted and saved (go on with --resume "
       "auto).");
   if (const auto code = parse(app, argc, argv)) return *code;
-  return train(arguments, registry, app.get_name().empty() ? "train" : app.get_name());
+  return train_job(arguments, registry, app.get_name().empty() ? "train" : app.get_name());
 }
 
 int eval_main(int argc, char** argv, const nn::Registry& registry) {
