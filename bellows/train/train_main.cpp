@@ -91,7 +91,8 @@ Outcome run_job(Job& job, const RunDirectory& run) {
   const auto checkpointing = std::make_shared<Checkpointing>(job.checkpointing);
   trainer.add(checkpointing);
 
-  Summary summary{.device = c10::str(job.device.device),
+  Summary summary{.status = "failed",
+                  .device = job.device.device.str(),
                   .checkpoint = relative_checkpoint(run, run.resume_from())};
   const auto write = [&](const std::string& status) {
     summary.status = status;

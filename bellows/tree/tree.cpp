@@ -87,22 +87,30 @@ const std::string& Tree::string() const {
   wrong_kind(*this, "a string");
 }
 
-const Tree::List& Tree::list() const {
+const Tree::List& Tree::list() const& {
   if (const auto* held = std::get_if<List>(&value_)) return *held;
   wrong_kind(*this, "a list");
 }
 
-Tree::List& Tree::list() {
+Tree::List& Tree::list() & {
   return const_cast<List&>(std::as_const(*this).list());
 }
 
-const Tree::Dict& Tree::dict() const {
+Tree::List Tree::list() && {
+  return std::move(list());
+}
+
+const Tree::Dict& Tree::dict() const& {
   if (const auto* held = std::get_if<Dict>(&value_)) return *held;
   wrong_kind(*this, "a dictionary");
 }
 
-Tree::Dict& Tree::dict() {
+Tree::Dict& Tree::dict() & {
   return const_cast<Dict&>(std::as_const(*this).dict());
+}
+
+Tree::Dict Tree::dict() && {
+  return std::move(dict());
 }
 
 const Tree& Tree::operator[](size_t index) const {

@@ -54,10 +54,12 @@ class Tree {
   /// A double, or an integer as one.
   double number() const;
   const std::string& string() const;
-  const List& list() const;
-  List& list();
-  const Dict& dict() const;
-  Dict& dict();
+  const List& list() const&;
+  List& list() &;
+  List list() &&;
+  const Dict& dict() const&;
+  Dict& dict() &;
+  Dict dict() &&;
 
   /// Element of a list, or value of a key; out of range or absent: ValueError that lists the keys.
   const Tree& operator[](size_t index) const;

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "bellows/train/events/event.pb.h"
+#include "events/event.pb.h"  // generated
 
 namespace bellows::events {
 namespace {
