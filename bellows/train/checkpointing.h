@@ -11,7 +11,7 @@ namespace bellows::train {
 
 struct CheckpointingOptions {
   /// Where checkpoints go (checkpoint/checkpoint.h).
-  std::filesystem::path root;
+  std::filesystem::path root = {};
   /// Also save every so many steps; 0: at the ends of epochs only.
   int64_t every_steps = 0;
   /// How many checkpoints to keep besides the best; >= 1.

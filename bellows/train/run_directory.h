@@ -14,7 +14,7 @@ namespace bellows::train {
 struct ResumeMode {
   /// "" for a new run, "auto" for the newest whole checkpoint of the folder (none: a new run), or
   /// the path of a checkpoint or of a run folder.
-  std::string resume;
+  std::string resume = "";
   /// Remove the run that is there.
   bool overwrite = false;
 };

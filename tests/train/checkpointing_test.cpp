@@ -1,6 +1,6 @@
 #include "bellows/train/checkpointing.h"
 
-#include <ATen/ops/mul.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ class CheckpointingTest : public ::testing::Test {
     size_t epoch = 0;
     const StepFunction step = [&](const nn::Model& model, const Tree&) {
       if (model.is_training()) return StepOutput{weight.sum(), {}};
-      return StepOutput{at::ones({}, at::kDouble) * losses.at(epoch++), {}};
+      return StepOutput{at::full({}, losses.at(epoch++), at::kDouble), {}};
     };
     Trainer trainer(
         nn::from_function([](const Tree& input) { return input; }, {{"weight", weight}}), optimizer,

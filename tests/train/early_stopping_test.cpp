@@ -3,7 +3,7 @@
 #include <cmath>
 #include <gmock/gmock.h>
 
-#include <ATen/ops/mul.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ int64_t epochs_with(const std::vector<double>& losses, EarlyStoppingOptions opti
   size_t epoch = 0;
   const StepFunction step = [&](const nn::Model& model, const Tree&) {
     if (model.is_training()) return StepOutput{weight.sum(), {}};
-    return StepOutput{at::ones({}, at::kDouble) * losses.at(epoch++), {}};
+    return StepOutput{at::full({}, losses.at(epoch++), at::kDouble), {}};
   };
   Trainer trainer(nn::from_function([](const Tree& input) { return input; }, {{"weight", weight}}),
                   optimizer, step, {.epochs = static_cast<int64_t>(losses.size())});

@@ -56,7 +56,7 @@ struct Regression {
   static StepFunction step() {
     return [](const nn::Model& model, const Tree& batch) {
       at::Tensor input = batch[0].tensor();
-      if (model.is_training()) input = input + 0.1 * at::randn(input.sizes());
+      if (model.is_training()) input = input.add(at::randn(input.sizes()), 0.1);
       return StepOutput{at::mse_loss(model.forward(input).tensor(), batch[1].tensor()), {}};
     };
   }
@@ -198,7 +198,7 @@ TEST(TrainerTest, InfiniteLossFromGoodParametersNamesTheGradientAndChangesNoWeig
           job,
           [](const nn::Model& model, const Tree& batch) {
             const auto output = model.forward(batch[0]).tensor();
-            return StepOutput{(output * std::numeric_limits<float>::infinity()).pow(2).mean(), {}};
+            return StepOutput{output.mul(std::numeric_limits<float>::infinity()).pow(2).mean(), {}};
           }),
       ::testing::AllOf(HasSubstr("step 1"), HasSubstr("gradient is weight")));
   EXPECT_TRUE(at::equal(before, job.weight));
@@ -213,7 +213,7 @@ TEST(TrainerTest, LossWithoutAGraphOrOfTheWrongShapeIsRefused) {
               HasSubstr("no graph"));
   EXPECT_THAT(fit_error(job,
                         [&](const nn::Model&, const Tree&) {
-                          return StepOutput{job.weight * 1, {}};
+                          return StepOutput{job.weight.mul(1), {}};
                         }),
               HasSubstr("0-dim"));
   EXPECT_THAT(fit_error(job, [](const nn::Model&, const Tree&) { return StepOutput{}; }),

@@ -24,8 +24,8 @@ struct Histogram {
   double count = 0;
   double sum = 0;
   double sum_squares = 0;
-  std::vector<double> bucket_limits;  // upper edges, rising
-  std::vector<double> buckets;        // values in each
+  std::vector<double> bucket_limits = {};  // upper edges, rising
+  std::vector<double> buckets = {};        // values in each
 };
 
 /// Appends events to one file. Not thread-safe. Members throw FileError.
