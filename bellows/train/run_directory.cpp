@@ -20,7 +20,8 @@ namespace bellows::train {
 namespace fs = std::filesystem;
 namespace {
 
-/// What a run leaves in its folder; nothing else is ever removed.
+/// What a run leaves in its folder; nothing else is ever removed. Empty folders, of a run that
+/// ended before it began, do not count.
 std::vector<fs::path> run_files(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code ignored;
@@ -28,7 +29,8 @@ std::vector<fs::path> run_files(const fs::path& folder) {
     const std::string name = entry.path().filename().string();
     if (name == "config.toml" || name == "metrics.jsonl" || name == "summary.json" ||
         name == "checkpoints" || name == "logs" || name.starts_with("events.out.tfevents.")) {
-      files.push_back(entry.path());
+      if (!fs::is_empty(entry.path(), ignored) || name == "config.toml")
+        files.push_back(entry.path());
     }
   }
   return files;
@@ -58,6 +60,7 @@ RunDirectory::RunDirectory(fs::path path, const ResumeMode& mode) : path_(std::m
         "--resume and --overwrite exclude each other: the one goes on with a run, the other "
         "removes it");
   }
+  if (fs::exists(path_, ignored)) lock();
   const auto old_files = run_files(path_);
   if (!old_files.empty() && mode.resume.empty() && !mode.overwrite) {
     throw ValueError(
@@ -73,7 +76,7 @@ RunDirectory::RunDirectory(fs::path path, const ResumeMode& mode) : path_(std::m
       throw ValueError("--resume " + mode.resume + ": no whole checkpoint is there");
   }
   make_directories(path_);
-  lock();
+  if (lock_.use_count() == 0) lock();
   if (!resume_from_) {
     for (const auto& file : old_files) fs::remove_all(file);
   }
@@ -82,21 +85,12 @@ RunDirectory::RunDirectory(fs::path path, const ResumeMode& mode) : path_(std::m
   fs::remove(path_ / "summary.json", ignored);
 }
 
-RunDirectory::RunDirectory(RunDirectory&& other) noexcept
-    : path_(std::move(other.path_)),
-      resume_from_(std::move(other.resume_from_)),
-      lock_(std::exchange(other.lock_, -1)) {}
-
-RunDirectory::~RunDirectory() {
-  if (lock_ >= 0) ::close(lock_);
-}
-
 void RunDirectory::lock() {
   const fs::path file = path_ / ".lock";
-  lock_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (lock_ < 0) throw FileError(file, "the run directory cannot be written", errno);
-  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    ::close(std::exchange(lock_, -1));
+  const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor < 0) throw FileError(file, "the run directory cannot be written", errno);
+  lock_ = std::shared_ptr<void>(nullptr, [descriptor](void*) { ::close(descriptor); });
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
     throw EnvironmentError(path_.string() +
                            ": another process is training into this run directory");
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -27,9 +28,7 @@ class RunDirectory {
   /// from has no checkpoint; EnvironmentError when it cannot be written or another process trains
   /// into it.
   RunDirectory(std::filesystem::path path, const ResumeMode& mode);
-  RunDirectory(RunDirectory&& other) noexcept;
-  RunDirectory& operator=(RunDirectory&&) = delete;
-  ~RunDirectory();
+  RunDirectory(RunDirectory&&) = default;
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
@@ -44,7 +43,7 @@ class RunDirectory {
 
   std::filesystem::path path_;
   std::optional<std::filesystem::path> resume_from_;
-  int lock_ = -1;
+  std::shared_ptr<void> lock_;  // an open, locked file
 };
 
 /// The checkpoint that a path means: a checkpoint's own folder, or of a run folder the best

@@ -152,7 +152,7 @@ int train_job(const Arguments& arguments, const nn::Registry& registry,
   } catch (const ValueError& error) {  // a checkpoint that does not fit the configuration
     return report(program, error, ExitCode::usage);
   } catch (const std::exception& error) {
-    log::error(message_of(error));
+    log::info("failed: " + message_of(error));  // to the log file; report() tells the user
     return report(program, error, ExitCode::failed);
   }
 }
@@ -193,6 +193,12 @@ void add_common(CLI::App& app, Arguments& arguments) {
                  "auto, cpu, cuda or cuda:N (default: the configuration's run.device)");
 }
 
+/// What the user called: "bellows train", or the name of a program of their own.
+std::string program_name(const char* word) {
+  const std::string name = fs::path(word).filename().string();
+  return name == "train" || name == "eval" ? "bellows " + name : name;
+}
+
 /// Parses; gives an exit code when the program should end here (help, bad usage).
 std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   try {
@@ -211,7 +217,7 @@ int train_main(int argc, char** argv, const nn::Registry& registry) {
   std::signal(SIGXFSZ,
               SIG_IGN);  // a file-size limit is an error of the write, with the file's name
   Arguments arguments;
-  CLI::App app("Trains the model that a configuration file describes.");
+  CLI::App app("Trains the model that a configuration file describes.", program_name(argv[0]));
   app.add_option("config", arguments.config, "Configuration file (TOML)")
       ->required()
       ->type_name("CONFIG");
@@ -229,7 +235,7 @@ int train_main(int argc, char** argv, const nn::Registry& registry) {
       "3 device, data or directory not usable, 75 interrupted and saved (go on with --resume "
       "auto).");
   if (const auto code = parse(app, argc, argv)) return *code;
-  return train_job(arguments, registry, app.get_name().empty() ? "train" : app.get_name());
+  return train_job(arguments, registry, app.get_name());
 }
 
 int eval_main(int argc, char** argv, const nn::Registry& registry) {
@@ -237,7 +243,8 @@ int eval_main(int argc, char** argv, const nn::Registry& registry) {
   std::string path;
   CLI::App app(
       "Evaluates the best (else the newest) checkpoint of a run, or the one given, on its test "
-      "data.");
+      "data.",
+      program_name(argv[0]));
   app.add_option("path", path, "Run directory or checkpoint")->required()->type_name("PATH");
   add_common(app, arguments);
   if (const auto code = parse(app, argc, argv)) return *code;
@@ -245,7 +252,7 @@ int eval_main(int argc, char** argv, const nn::Registry& registry) {
     evaluate(path, arguments, registry);
     return static_cast<int>(ExitCode::done);
   } catch (const std::exception& error) {
-    return report("eval", error, exit_code(error));
+    return report(app.get_name(), error, exit_code(error));
   }
 }
 

@@ -78,9 +78,9 @@ TEST(SignalsTest, TermWhileStartingIsKeptAndAnsweredOnceStateCanBeSaved) {
 
 TEST(SignalsTest, SecondSignalEndsAtOnce) {
   const SmallRun run;
-  // One step of this takes seconds.
-  Process process(bellows_words(run.words({"--set", "data.batch_size=640", "--set", "model.name=resnet18", "--set",
-                                           "model.in_channels=1", "--set", "model.classes=10"})),
+  // One step of this takes about a second.
+  Process process(bellows_words(run.words({"--set", "data.batch_size=640", "--set",
+                                           "model.hidden=[4096, 4096]", "--set", "run.epochs=9"})),
                   with_libtorch());
   wait_for(process, "parameters");
   process.signal(SIGTERM);

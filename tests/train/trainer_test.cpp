@@ -67,11 +67,14 @@ struct Regression {
   std::unique_ptr<optim::Optimizer> optimizer;
 };
 
-/// Does something at one step.
+/// Does something at one step; 0 is the start.
 class AtStep : public Callback {
  public:
   AtStep(int64_t step, std::function<void(Trainer&)> action)
       : step_(step), action_(std::move(action)) {}
+  void on_start(Trainer& trainer, const Progress&) override {
+    if (step_ == 0) action_(trainer);
+  }
   void on_step(Trainer& trainer, const Progress& progress) override {
     if (progress.step == step_) action_(trainer);
   }
@@ -142,7 +145,7 @@ TEST(TrainerTest, ResumeAtEveryStepEqualsTheUnbrokenRun) {
       Regression first;
       Trainer trainer(first.model(), *first.optimizer, Regression::step(), {.epochs = kEpochs});
       trainer.add(std::make_shared<AtStep>(stop_at, [](Trainer& t) { t.stop(); }));
-      if (stop_at > 0) trainer.fit(*first.training, first.evaluation.get());
+      trainer.fit(*first.training, first.evaluation.get());
       saved = trainer.save(folder.path());
     }
     Regression second;
@@ -152,7 +155,6 @@ TEST(TrainerTest, ResumeAtEveryStepEqualsTheUnbrokenRun) {
     }
     seed_everything(99);
     Trainer trainer(second.model(), *second.optimizer, Regression::step(), {.epochs = kEpochs});
-    if (stop_at == 0) second.training->start(0);
     trainer.load(saved, *second.training);
     trainer.fit(*second.training, second.evaluation.get());
     EXPECT_TRUE(at::equal(whole.weight, second.weight)) << "stopped at step " << stop_at;
