@@ -62,12 +62,22 @@ TEST(SignalsTest, TermSavesAndTheResumedRunIsTheUnbrokenOne) {
   EXPECT_EQ(interrupted, 2);
 }
 
+/// Waits until the kernel has replaced the forked process by `bellows`.
+void wait_for_exec(const Process& process) {
+  const fs::path link = "/proc/" + std::to_string(process.pid()) + "/exe";
+  std::error_code ignored;
+  while (fs::read_symlink(link, ignored) == fs::read_symlink("/proc/self/exe")) {
+  }
+}
+
 TEST(SignalsTest, TermWhileStartingIsKeptAndAnsweredOnceStateCanBeSaved) {
-  // From the loading of the first program to the first step. Only before the first instruction,
-  // while the kernel is still replacing the process, can the signal end it.
+  // From the loading of the first program to the first step. Only in the fraction of a millisecond
+  // that the kernel and the dynamic loader take before the program's first instruction can the
+  // signal end it.
   for (const int milliseconds : {3, 10, 30, 60, 100, 150, 250, 400}) {
     const SmallRun run;
     Process process(bellows_words(run.words({"--set", "run.epochs=100000"})), with_libtorch());
+    wait_for_exec(process);
     std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
     process.signal(SIGTERM);
     const auto result = process.wait();

@@ -273,13 +273,13 @@ TEST(TrainCommandTest, FullDiskIsExitCode1AndLeavesNothingHalfWritten) {
                                  "sh",
                                  "-c",
                                  mount + "\"$@\"; code=$?; for f in $(ls -A " + run.run_folder() +
-                                     "/checkpoints); do echo left $f >&2; done; exit $code",
+                                     "/checkpoints); do echo leftover: $f >&2; done; exit $code",
                                  "sh"};
   for (const auto& word : bellows_words(run.words())) words.push_back(word);
   const auto result = testing::run(words, with_libtorch());
   EXPECT_EQ(result.exit_code, 1) << result.err;
   EXPECT_THAT(result.err, HasSubstr("No space left on device"));
-  EXPECT_THAT(result.err, Not(HasSubstr("left ")));
+  EXPECT_THAT(result.err, Not(HasSubstr("leftover:")));
 }
 
 TEST(TrainCommandTest, NanLossIsExitCode1AndKeepsTheCheckpointBefore) {
