@@ -33,7 +33,7 @@ demo:
 	@tools/setup.sh demo
 	@$(CONFIGURE) $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DBELLOWS_BUILD_TESTS=OFF -DBELLOWS_CUDA=OFF)
 	@$(COMPILE) --target programs
-	$(BUILD)/bin/bellows train configs/fashion-mnist.toml
+	$(BUILD)/bin/bellows train configs/fashion-mnist.toml --overwrite
 
 build:
 	@tools/setup.sh build

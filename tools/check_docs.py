@@ -6,6 +6,7 @@ Usage: tools/check_docs.py [FILE.md…]   (default: every Markdown file that git
 - Relative links lead to a file that exists, and to one of its headings where they name one.
 - In ```sh blocks: a `make` target exists, and so do programs and scripts of the project (tools/, build/release/bin/).
 - In ```cpp test blocks: the code compiles on its own, with the LibTorch of the build.
+- A ```cpp block under `<!-- the same as FILE -->` is that file, which the tests compile and run.
 
 Prints one line a fault; exits 1 where there is one.
 """
@@ -20,6 +21,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("BUILD_DIR", ROOT / "build/release"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+COPY = re.compile(r"<!-- the same as (\S+) -->\n```cpp\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -83,8 +85,15 @@ def check_code(block: str):
         yield f"the code that begins with `{block.splitlines()[0]}` does not compile: {error}"
 
 
+def check_copies(text: str):
+    for name, block in COPY.findall(text):
+        if not (ROOT / name).exists() or (ROOT / name).read_text() != block:
+            yield f"the code that claims to be {name} is not"
+
+
 def check(page: pathlib.Path):
     text = page.read_text()
+    yield from check_copies(text)
     yield from check_links(page, text)
     for kind, block in BLOCK.findall(text):
         if kind == "sh":
