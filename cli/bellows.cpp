@@ -113,6 +113,7 @@ int run(std::vector<std::string> words) {
     print_help();
     return static_cast<int>(ExitCode::usage);
   }
+  if (words[0] != "train") interrupts_end_process();  // only training has something to save
   if (words[0] == "doctor") return doctor({words.begin() + 1, words.end()}, libtorch);
   std::vector<std::string> names;
   for (const auto& command : kCommands) names.emplace_back(command.name);
@@ -137,9 +138,5 @@ void hold_first(int, char**, char**) {
 
 int main(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
-  if (words.empty() ||
-      (words[0] != "train" && words[0] != "--libtorch" && !words[0].starts_with("--libtorch="))) {
-    bellows::interrupts_end_process();
-  }
   return bellows::cli::run(std::move(words));
 }

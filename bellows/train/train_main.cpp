@@ -79,7 +79,7 @@ void announce(const Job& job, const RunDirectory& run) {
 }
 
 /// Trains and writes the summary. Errors from here on are failures while running.
-Outcome run_job(Job& job, const RunDirectory& run) {
+Outcome run_job(Job& job, const RunDirectory& run, const std::string& resolved) {
   Trainer trainer(*job.model, *job.optimizer, classification(),
                   {.epochs = job.epochs, .device = job.device.device, .log_every = job.log_every});
   trainer.add(std::make_shared<ProgressDisplay>(
@@ -107,6 +107,8 @@ Outcome run_job(Job& job, const RunDirectory& run) {
       run.drop_checkpoints_after(trainer.progress().step);
       std::cout << "resuming from " << run.resume_from()->string() << std::endl;
     }
+    write_file_atomically(run.path() / "config.toml",
+                          resolved);  // not before the checkpoint fits it
     const Outcome outcome = trainer.fit(*job.training, job.evaluation.get());
     write(outcome == Outcome::completed ? "completed"
           : outcome == Outcome::stopped ? "stopped"
@@ -133,20 +135,21 @@ int train_job(const Arguments& arguments, const nn::Registry& registry,
               const std::string& program) {
   std::optional<Job> job;
   std::optional<RunDirectory> run;
+  std::string resolved;
   try {
     init();
     Config config = read_config(arguments);
     job = make_job(config, registry);
     run.emplace(arguments.run.empty() ? fs::path("runs") / job->name : fs::path(arguments.run),
                 arguments.mode);
-    write_file_atomically(run->path() / "config.toml", config.resolved());
+    resolved = config.resolved();
     log::add_file(run->path() / "logs" / "rank-0.log");
   } catch (const std::exception& error) {
     return report(program, error, exit_code(error));
   }
   try {
     announce(*job, *run);
-    const Outcome outcome = run_job(*job, *run);
+    const Outcome outcome = run_job(*job, *run, resolved);
     return static_cast<int>(outcome == Outcome::interrupted ? ExitCode::interrupted
                                                             : ExitCode::done);
   } catch (const ValueError& error) {  // a checkpoint that does not fit the configuration

@@ -128,7 +128,9 @@ TEST(TrainCommandTest, ResumeAutoWithNothingSavedStartsAfresh) {
 TEST(TrainCommandTest, CheckpointOfAnotherModelIsRefusedWithItsEntries) {
   const SmallRun run;
   ASSERT_EQ(run.train({"--set", "run.epochs=1"}).exit_code, 0);
+  const auto configuration = read_file(run.run_folder() + "/config.toml");
   const auto result = run.train({"--resume", "auto", "--set", "model.hidden=[16]"});
+  EXPECT_EQ(configuration, read_file(run.run_folder() + "/config.toml"));
   EXPECT_EQ(result.exit_code, 2) << result.err;
   EXPECT_THAT(result.err, HasSubstr("weight"));
 }
