@@ -1,5 +1,6 @@
 #include "bellows/train/job.h"
 
+#include <algorithm>
 #include <limits>
 
 #include <ATen/Parallel.h>
@@ -68,7 +69,14 @@ Job make_job(Config& config, const nn::Registry& registry) {
   job.early_stopping.metric = stopping.get<std::string>("metric", "test_loss");
   job.early_stopping.min_delta =
       stopping.get_in<double>("min_delta", 0, 0, std::numeric_limits<double>::max());
-  config.table("schedule").get_one_of("name", "constant", {"constant"});
+  auto& schedule = config.table("schedule");
+  const bool linear = schedule.get_one_of("name", "constant", {"constant", "linear"}) == "linear";
+  optim::LinearLROptions line{.start_factor = 1, .end_factor = 0, .total_iters = 0};
+  if (linear) {
+    line.start_factor = schedule.get_in<double>("start_factor", line.start_factor, 1e-12, 1);
+    line.end_factor = schedule.get_in<double>("end_factor", line.end_factor, 0, 1);
+    line.total_iters = schedule.get_in<int64_t>("total_steps", 0, 0, kMany);
+  }
   config.table("precision").get_one_of("mode", "fp32", {"fp32"});
 
   auto& model_table = config.table("model");
@@ -90,6 +98,11 @@ Job make_job(Config& config, const nn::Registry& registry) {
   job.evaluation =
       data::make_loader(evaluation, std::make_shared<data::SequentialSampler>(evaluation->size()),
                         {.batch_size = kEvaluationBatch, .workers = workers});
+  if (linear) {
+    if (line.total_iters == 0)
+      line.total_iters = std::max<int64_t>(1, job.epochs * job.training->batches());
+    job.schedule = std::make_shared<optim::LinearLR>(line);
+  }
   return job;
 }
 

@@ -10,6 +10,7 @@
 #include "bellows/device/device.h"
 #include "bellows/nn/registry.h"
 #include "bellows/optim/optimizer.h"
+#include "bellows/optim/schedule.h"
 #include "bellows/train/checkpointing.h"
 #include "bellows/train/config.h"
 #include "bellows/train/early_stopping.h"
@@ -28,7 +29,8 @@ struct Job {
   std::unique_ptr<nn::Model> model;
   std::unique_ptr<optim::Optimizer> optimizer;
   CheckpointingOptions checkpointing;
-  int64_t patience = 0;  // 0: no early stopping
+  std::shared_ptr<const optim::Schedule> schedule;  // null: a constant rate
+  int64_t patience = 0;                             // 0: no early stopping
   EarlyStoppingOptions early_stopping;
 };
 

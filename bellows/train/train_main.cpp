@@ -21,6 +21,7 @@
 #include "bellows/device/init.h"
 #include "bellows/train/checkpointing.h"
 #include "bellows/train/job.h"
+#include "bellows/train/learning_rate.h"
 #include "bellows/train/metrics_file.h"
 #include "bellows/train/progress.h"
 #include "bellows/train/run_directory.h"
@@ -86,6 +87,7 @@ Outcome run_job(Job& job, const RunDirectory& run, const std::string& resolved) 
       std::cout, ProgressDisplayOptions{.terminal = isatty(STDOUT_FILENO) != 0}));
   trainer.add(std::make_shared<MetricsFile>(run.path() / "metrics.jsonl"));
   trainer.add(std::make_shared<TensorBoardLogger>(run.path()));
+  if (job.schedule) trainer.add(std::make_shared<LearningRate>(*job.optimizer, job.schedule));
   if (job.patience > 0) trainer.add(std::make_shared<EarlyStopping>(job.early_stopping));
   job.checkpointing.root = run.checkpoints();
   const auto checkpointing = std::make_shared<Checkpointing>(job.checkpointing);
