@@ -18,7 +18,7 @@ int main() {
       std::make_shared<data::TensorDataset>(data::read_idx_dataset({.limit = 6400}));
   const auto loader = data::make_loader(
       images, std::make_shared<data::RandomSampler>(images->size(), 1), {.batch_size = 64});
-  const nn::Model model = nn::from_module(nn::MLP());
+  const nn::Model model = nn::from_module(nn::Mlp());
   optim::SGD optimizer(model.named_parameters(), {.lr = 0.05, .momentum = 0.9});
 
   double first = 0, last = 0;
