@@ -1,5 +1,5 @@
-// Length and hash of a file's bytes, to detect damage (not a defence against an attacker). XXH3, 64
-// bits.
+// Length and hash of a file's bytes, to detect damage (not a defence against an attacker). The hash
+// is the XXH3 (64 bits) of the XXH3s of its blocks, so that blocks can be hashed at the same time.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace bellows::checkpoint {
+
+inline constexpr size_t kBlockBytes = size_t{4} << 20;
 
 struct Digest {
   uint64_t bytes = 0;
@@ -17,19 +20,35 @@ struct Digest {
   bool operator==(const Digest&) const = default;
 };
 
-/// Takes a file's bytes piece by piece.
-class Hasher {
+/// XXH3 of bytes that come piece by piece.
+class Xxh3 {
  public:
-  Hasher();
-  ~Hasher();
+  Xxh3();
+  ~Xxh3();
   void update(std::span<const std::byte> bytes);
-  Digest digest() const;
+  uint64_t value() const;
+  void reset();
 
  private:
   struct State;
   std::unique_ptr<State> state_;
-  uint64_t bytes_ = 0;
 };
+
+/// The digest of a file whose bytes come in order.
+class Hasher {
+ public:
+  void update(std::span<const std::byte> bytes);
+  Digest digest() const;
+
+ private:
+  Xxh3 block_;
+  size_t in_block_ = 0;
+  uint64_t bytes_ = 0;
+  std::vector<uint64_t> blocks_;
+};
+
+/// The digest of a file of `bytes` from the hashes of its blocks.
+Digest digest_of(uint64_t bytes, std::span<const uint64_t> blocks);
 
 uint64_t hash_of(std::string_view bytes);
 /// 16 hexadecimal digits.

@@ -5,9 +5,11 @@
 #include <random>
 
 #include "bellows/checkpoint/directory.h"
-#include "bellows/checkpoint/safetensors.h"
+#include "bellows/checkpoint/manifest.h"
+#include "bellows/checkpoint/safetensors_io.h"
 #include "bellows/core/file.h"
 #include "bellows/core/text.h"
+#include "bellows/optim/adamw.h"
 #include "tests/checkpoint/fixture.h"
 
 namespace bellows::checkpoint {
@@ -187,15 +189,66 @@ TEST_F(CheckpointTest, BadArgumentsAreRefusedBeforeAnythingIsWritten) {
   EXPECT_TRUE(entries().empty());
 }
 
-TEST_F(CheckpointTest, TensorsThatBelongToNothingAreRefused) {
+TEST_F(CheckpointTest, FileOfAnotherCheckpointIsNotTakenForThisOnes) {
   const fs::path directory = save_run(1, 7);
-  const fs::path other = save_run(2, 7);
-  // A file of another checkpoint of equal size is not taken for this one's.
-  write_safetensors(other / "optimizer.safetensors", {{"value.fc.weight", at::full({2}, 8.0)}});
+  const fs::path other = save_run(2, 8);
   ASSERT_EQ(fs::file_size(other / "optimizer.safetensors"),
             fs::file_size(directory / "optimizer.safetensors"));
-  EXPECT_THAT(error_of([&] { load_run(other); }),
+  fs::copy(other / "optimizer.safetensors", directory / "optimizer.safetensors",
+           fs::copy_options::overwrite_existing);
+  EXPECT_THAT(error_of([&] { load_run(directory); }),
               AllOf(HasSubstr("optimizer.safetensors"), HasSubstr("checksum")));
+}
+
+TEST_F(CheckpointTest, TensorsThatBelongToNothingAreRefused) {
+  const fs::path directory = root() / "step-00000001";
+  fs::create_directories(directory);
+  Manifest manifest{.step = 1, .files = {}, .parts = {{"loader", "{}"}}};
+  for (const char* name : {"model.safetensors", "loader.safetensors"}) {
+    manifest.files[name] =
+        write_safetensors_hashed(directory / name, {{"fc.weight", at::full({3, 4}, 1.0)}});
+  }
+  std::ofstream(directory / kManifestName) << format_manifest(manifest);
+  FakeRun run(-1);
+  EXPECT_THAT(
+      error_of([&] {
+        load(directory, run.model(), {{"loader", &run.loader}});
+      }),
+      AllOf(HasSubstr("loader.safetensors"), HasSubstr("tensor 'fc.weight' belongs to nothing")));
+  EXPECT_TRUE(run.is(-1));
+}
+
+// A linear layer that learns; its gradients depend on weights and step.
+struct Training {
+  at::Tensor weight = at::full({4, 3}, 0.5).set_requires_grad(true);
+  at::Tensor bias = at::full({4}, -0.25, at::kDouble).set_requires_grad(true);
+  nn::Model model = nn::from_function([](const Tree& input) { return input; },
+                                      {{"weight", weight}, {"bias", bias}});
+  optim::AdamW optimizer = optim::AdamW(model.named_parameters(), {.lr = 0.05, .amsgrad = true});
+
+  void run(int from, int to) {
+    for (int step = from; step < to; ++step) {
+      for (const auto& [name, parameter] : model.named_parameters()) {
+        parameter.mutable_grad() = parameter.detach().add(0.3 * step).sin();
+      }
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  }
+};
+
+TEST_F(CheckpointTest, ResumedTrainingEqualsAnUnbrokenOneBitByBit) {
+  Training unbroken;
+  unbroken.run(0, 10);
+
+  Training stopped;
+  stopped.run(0, 4);
+  save(root(), 4, stopped.model, {{"optimizer", &stopped.optimizer}});
+  Training resumed;
+  load(root() / "last", resumed.model, {{"optimizer", &resumed.optimizer}});
+  resumed.run(4, 10);
+  EXPECT_TRUE(at::equal(resumed.weight, unbroken.weight));
+  EXPECT_TRUE(at::equal(resumed.bias, unbroken.bias));
 }
 
 TEST_F(CheckpointTest, RootUnderAFileIsAFileErrorWithItsName) {

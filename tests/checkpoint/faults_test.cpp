@@ -118,23 +118,6 @@ class ForgetfulFileSystem : public FaultyFileSystem {
     return result;
   }
 
- private:
-  // An entry of a directory that is not durable yet.
-  struct Entry {
-    fs::path path;
-    fs::path renamed_from = {};
-    fs::path replaced_link = {};
-  };
-
-  // What lies in a directory has another path after the directory was renamed.
-  void follow(const fs::path& from, const fs::path& to) {
-    const auto move = [&](fs::path& path) {
-      if (path.parent_path() == from) path = to / path.filename();
-    };
-    for (fs::path& path : contents_) move(path);
-    for (Entry& entry : entries_) move(entry.path);
-  }
-
   void forget() {
     for (const fs::path& path : contents_) {
       if (fs::exists(path)) fs::resize_file(path, 0);
@@ -150,6 +133,23 @@ class ForgetfulFileSystem : public FaultyFileSystem {
       follow(entry.path, entry.renamed_from);
       if (!entry.replaced_link.empty()) fs::create_symlink(entry.replaced_link, entry.path);
     }
+  }
+
+ private:
+  // An entry of a directory that is not durable yet.
+  struct Entry {
+    fs::path path;
+    fs::path renamed_from = {};
+    fs::path replaced_link = {};
+  };
+
+  // What lies in a directory has another path after the directory was renamed.
+  void follow(const fs::path& from, const fs::path& to) {
+    const auto move = [&](fs::path& path) {
+      if (path.parent_path() == from) path = to / path.filename();
+    };
+    for (fs::path& path : contents_) move(path);
+    for (Entry& entry : entries_) move(entry.path);
   }
 
   bool forgets_entries_;
@@ -190,11 +190,14 @@ class CheckpointFaultTest : public CheckpointTest, public ::testing::WithParamIn
   }
 
   // In a process of its own, which ends at call n; false when the save was over before.
-  bool save_is_killed(FileSystem& faulty) const {
+  // Otherwise `after` is called at its end.
+  bool save_is_killed(
+      FileSystem& faulty, const std::function<void()>& after = [] {}) const {
     const pid_t child = ::fork();
     if (child == 0) {
       const ScopedFileSystem scope(faulty);
       interrupted_save();
+      after();
       ::_exit(0);
     }
     int status = 0;
@@ -268,7 +271,8 @@ TEST_P(CheckpointFaultTest, MachineStoppedAtAnyCallLeavesAWholeCheckpoint) {
     for (bool killed = true; killed; ++n) {
       begin();
       ForgetfulFileSystem forgetful(n, forgets_entries);
-      killed = save_is_killed(forgetful);
+      killed = save_is_killed(forgetful, [&] { forgetful.forget(); });
+      EXPECT_TRUE(killed || load_run(latest(root()).value()).is(2)) << "it had been saved";
       expect_sound(n);
     }
     EXPECT_GT(n, 15);

@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "bellows/checkpoint/safetensors_header.h"
+#include "bellows/checkpoint/safetensors_io.h"
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
 #include "bellows/core/text.h"
@@ -120,6 +121,34 @@ TEST_F(SafetensorsTest, ReadTensorsOwnTheirMemory) {
   fs::remove(path());
   read[0].second.fill_(5);
   EXPECT_TRUE(at::equal(read[1].second, at::ones({2})));
+}
+
+// Blocks are read and hashed by several threads; tensors begin and end anywhere in them.
+TEST_F(SafetensorsTest, FilesOfManyBlocksComeBackAndAreChecked) {
+  NamedTensors written;
+  for (const int64_t size : {1'300'001, 7, 3, 2'100'000, 1, 999'999}) {
+    written.emplace_back("t" + std::to_string(size), at::rand({size}));
+  }
+  const Digest digest = write_safetensors_hashed(path(), written);
+  EXPECT_GT(digest.bytes, 4 * kBlockBytes);
+  for (const NamedTensors& read :
+       {read_safetensors(path()), read_safetensors_hashed(path(), digest)}) {
+    ASSERT_EQ(read.size(), written.size());
+    for (const auto& [name, tensor] : written) {
+      const auto found = std::ranges::find(read, name, &NamedTensors::value_type::first);
+      EXPECT_TRUE(at::equal(found->second, tensor)) << name;
+    }
+  }
+  std::fstream file(path(), std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(9'000'000);
+  file.put('x').put('y');
+  file.close();
+  try {
+    read_safetensors_hashed(path(), digest);
+    FAIL();
+  } catch (const CorruptFileError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("its checksum is"));
+  }
 }
 
 TEST_F(SafetensorsTest, WriterRefusesBeforeTouchingTheFile) {

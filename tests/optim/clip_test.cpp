@@ -4,7 +4,10 @@
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -40,6 +43,24 @@ TEST(ClipGradNormTest, ScalesToTheLargestNormAndReturnsTheOneBefore) {
   EXPECT_EQ(norm.dim(), 0);
   EXPECT_NEAR(norm.item<double>(), before, 1e-4 * before);
   EXPECT_NEAR(joint_norm(parameters), 2.0, 1e-4);
+}
+
+// Large sets are worked on by several threads; no bit may depend on that.
+TEST(ClipGradNormTest, ManyGradientsHaveTheBitsOfOneAtATime) {
+  std::vector<at::Tensor> gradients;
+  for (int64_t i = 0; i < 90; ++i) gradients.push_back(at::randn({16'001 + i}));
+  gradients.push_back(at::randn({700, 1'001}));
+  gradients.push_back(at::randn({50, 60}).t());
+  const NamedTensors parameters = with_gradients(gradients);
+  std::vector<at::Tensor> norms;
+  for (const at::Tensor& gradient : gradients) norms.push_back(at::linalg_vector_norm(gradient, 2));
+  const at::Tensor norm = at::linalg_vector_norm(at::stack(norms));
+  const at::Tensor factor = norm.add(1e-6).reciprocal().mul(3.0);
+
+  EXPECT_TRUE(at::equal(clip_grad_norm_(parameters, 3.0), norm));
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    EXPECT_TRUE(at::equal(parameters[i].second.grad(), gradients[i].mul(factor))) << i;
+  }
 }
 
 TEST(ClipGradNormTest, SmallGradientsKeepTheirBits) {
