@@ -4,8 +4,11 @@
 #include <limits>
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
 
 #include "bellows/core/error.h"
+#include "bellows/core/text.h"
 #include "bellows/data/idx.h"
 #include "bellows/device/seed.h"
 
@@ -13,6 +16,35 @@ namespace bellows::train {
 namespace {
 
 constexpr int64_t kMany = std::numeric_limits<int64_t>::max();
+/// What a classification run reports at the end of an epoch.
+const std::vector<std::string> kMetrics{"test_loss", "test_accuracy", "train_loss"};
+
+bool is_folder_name(const std::string& name) {
+  const auto plain = [](unsigned char c) { return c >= 0x20 && c != 0x7f && c != '/'; };
+  return !name.empty() && name[0] != '.' && std::all_of(name.begin(), name.end(), plain);
+}
+
+/// One sample through the model, before anything is written: a model that does not fit the data is
+/// a mistake in the configuration, not a failure of the run.
+void check_model_takes(const Job& job, const data::Dataset& dataset, int64_t classes) {
+  at::NoGradGuard no_grad;
+  job.model->eval();
+  at::Tensor logits;
+  try {
+    const int64_t first = 0;
+    logits = job.model->forward(dataset.get_batch({&first, 1})[0]).tensor();
+  } catch (const c10::Error& error) {
+    throw ValueError(
+        concat("model.name: ", job.model_name,
+               " with these settings does not take the data: ", error.what_without_backtrace()));
+  }
+  if (logits.dim() != 2 || logits.size(1) < classes) {
+    throw ValueError(concat("model.name: ", job.model_name,
+                            " with these settings gives values of shape ", logits.sizes(),
+                            " for one sample, expected [1, ", classes,
+                            "]: one for each class of the data"));
+  }
+}
 
 /// Data sets by name: sets of images and labels in IDX files, which differ in folder and in the
 /// pixels' mean and standard deviation.
@@ -43,12 +75,13 @@ Job make_job(Config& config, const nn::Registry& registry) {
   Job job;
   auto& run = config.table("run");
   job.name = run.get<std::string>("name", "run");
-  if (job.name.empty() || job.name.find('/') != std::string::npos || job.name[0] == '.') {
-    run.fail("name", "got '" + job.name +
-                         "', expected a name for a folder: not empty, without '/', no leading '.'");
+  if (!is_folder_name(job.name)) {
+    run.fail(
+        "name",
+        "expected a name for a folder: not empty, no leading '.', no '/' or control characters");
   }
   const auto seed = static_cast<uint64_t>(run.get_in<int64_t>("seed", 0, 0, kMany));
-  job.epochs = run.get_in<int64_t>("epochs", 1, 0, kMany);
+  job.epochs = run.get_in<int64_t>("epochs", 1, 0, 1'000'000'000);
   job.log_every = run.get_in<int64_t>("log_every", 50, 1, kMany);
   const auto device = run.get<std::string>("device", "auto");
   const auto threads = run.get_in<int64_t>("threads", 0, 0, 4096);
@@ -62,11 +95,11 @@ Job make_job(Config& config, const nn::Registry& registry) {
   auto& checkpoint = config.table("checkpoint");
   job.checkpointing.every_steps = checkpoint.get_in<int64_t>("every_steps", 0, 0, kMany);
   job.checkpointing.keep = checkpoint.get_in<int64_t>("keep", 2, 1, kMany);
-  job.checkpointing.metric = checkpoint.get<std::string>("metric", "test_loss");
+  job.checkpointing.metric = checkpoint.get_one_of("metric", "test_loss", kMetrics);
   auto& stopping = config.table("early_stopping");
   job.patience = stopping.get_in<int64_t>("patience", 0, 0, kMany);
   job.early_stopping.patience = job.patience;
-  job.early_stopping.metric = stopping.get<std::string>("metric", "test_loss");
+  job.early_stopping.metric = stopping.get_one_of("metric", "test_loss", kMetrics);
   job.early_stopping.min_delta =
       stopping.get_in<double>("min_delta", 0, 0, std::numeric_limits<double>::max());
   auto& schedule = config.table("schedule");
@@ -92,6 +125,7 @@ Job make_job(Config& config, const nn::Registry& registry) {
 
   const auto training = read_data(idx, /*train=*/true);
   const auto evaluation = read_data(idx, /*train=*/false);
+  check_model_takes(job, *evaluation, idx.classes);
   job.training =
       data::make_loader(training, std::make_shared<data::RandomSampler>(training->size(), seed),
                         {.batch_size = job.batch_size, .drop_last = drop_last, .workers = workers});

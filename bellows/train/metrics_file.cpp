@@ -4,6 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bellows/core/log.h"
+#include "bellows/core/text.h"
+
 namespace bellows::train {
 namespace {
 
@@ -12,13 +15,14 @@ double unix_seconds() {
   return duration<double>(system_clock::now().time_since_epoch()).count();
 }
 
-/// The first `count` lines of `text`, all of them whole.
-std::string first_lines(const std::string& text, int64_t count) {
+/// The first `count` lines of `text`, or as many whole ones as there are; `count` becomes their
+/// number.
+std::string first_lines(const std::string& text, int64_t& count) {
   size_t end = 0;
   for (int64_t line = 0; line < count; ++line) {
     const size_t newline = text.find('\n', end);
-    if (newline == std::string::npos) break;
-    end = newline + 1;
+    if (newline == std::string::npos) count = line;
+    if (newline != std::string::npos) end = newline + 1;
   }
   return text.substr(0, end);
 }
@@ -29,8 +33,14 @@ MetricsFile::MetricsFile(std::filesystem::path path, int64_t rank)
     : path_(std::move(path)), rank_(rank) {}
 
 void MetricsFile::open() {
-  const bool keep = lines_ > 0 && std::filesystem::exists(path_);
-  write_file_atomically(path_, keep ? first_lines(read_file(path_), lines_) : "");
+  const int64_t expected = lines_;
+  const std::string kept =
+      first_lines(std::filesystem::exists(path_) && lines_ > 0 ? read_file(path_) : "", lines_);
+  if (lines_ < expected) {
+    log::warn(concat(path_.string(), ": ", lines_, " lines are left of the ", expected,
+                     " that the checkpoint knows of; going on after them"));
+  }
+  write_file_atomically(path_, kept);
   file_.emplace(path_, /*append=*/true);
 }
 

@@ -1,5 +1,6 @@
 #include "bellows/train/run_directory.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -20,19 +21,34 @@ namespace bellows::train {
 namespace fs = std::filesystem;
 namespace {
 
-/// What a run leaves in its folder; nothing else is ever removed. Empty folders, of a run that
-/// ended before it began, do not count.
-std::vector<fs::path> run_files(const fs::path& folder) {
-  std::vector<fs::path> files;
+/// Entries of `folder` whose names `belongs` takes; none where there is no such folder.
+template <class Belongs>
+void add_entries(const fs::path& folder, Belongs belongs, std::vector<fs::path>& files) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (name == "config.toml" || name == "metrics.jsonl" || name == "summary.json" ||
-        name == "checkpoints" || name == "logs" || name.starts_with("events.out.tfevents.")) {
-      if (!fs::is_empty(entry.path(), ignored) || name == "config.toml")
-        files.push_back(entry.path());
-    }
+    if (belongs(entry.path().filename().string())) files.push_back(entry.path());
   }
+}
+
+/// What a run writes into its folder; nothing else is ever removed.
+std::vector<fs::path> run_files(const fs::path& folder) {
+  std::vector<fs::path> files;
+  add_entries(
+      folder,
+      [](const std::string& name) {
+        return name == "config.toml" || name == "metrics.jsonl" || name == "summary.json" ||
+               name.starts_with("events.out.tfevents.");
+      },
+      files);
+  add_entries(
+      folder / "checkpoints",
+      [](const std::string& name) {
+        return name == "best" || name == "last" || name.starts_with("step-") ||
+               name.starts_with(".step-");
+      },
+      files);
+  add_entries(
+      folder / "logs", [](const std::string& name) { return name.starts_with("rank-"); }, files);
   return files;
 }
 
@@ -60,6 +76,13 @@ RunDirectory::RunDirectory(fs::path path, const ResumeMode& mode) : path_(std::m
         "--resume and --overwrite exclude each other: the one goes on with a run, the other "
         "removes it");
   }
+  // A folder with a lock file has been a run's before; what lies in another belongs to the user.
+  if (!fs::exists(path_ / ".lock", ignored) && fs::exists(path_ / "config.toml", ignored)) {
+    throw ValueError(
+        path_.string() +
+        ": this directory holds a config.toml that no run wrote, and a run would write its own; "
+        "name another directory with --run");
+  }
   if (fs::exists(path_, ignored)) lock();
   const auto old_files = run_files(path_);
   if (!old_files.empty() && mode.resume.empty() && !mode.overwrite) {
@@ -69,15 +92,16 @@ RunDirectory::RunDirectory(fs::path path, const ResumeMode& mode) : path_(std::m
         "--overwrite, or name another by --run");
   }
   if (mode.resume == "auto") {
-    resume_from_ = find_checkpoint(path_);
+    candidates_ = checkpoint::list(checkpoints());
+    std::reverse(candidates_.begin(), candidates_.end());
   } else if (!mode.resume.empty()) {
-    resume_from_ = find_checkpoint(mode.resume);
-    if (!resume_from_)
-      throw ValueError("--resume " + mode.resume + ": no whole checkpoint is there");
+    const auto found = find_checkpoint(mode.resume);
+    if (!found) throw ValueError("--resume " + mode.resume + ": no whole checkpoint is there");
+    candidates_ = {*found};
   }
   make_directories(path_);
   if (lock_.use_count() == 0) lock();
-  if (!resume_from_) {
+  if (candidates_.empty()) {
     for (const auto& file : old_files) fs::remove_all(file);
   }
   make_directories(checkpoints());

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "bellows/train/callback.h"
 
@@ -32,8 +33,9 @@ class RunDirectory {
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
-  /// The checkpoint to start from, if any.
-  const std::optional<std::filesystem::path>& resume_from() const { return resume_from_; }
+  /// The checkpoints to start from, the best first: with "auto" all whole ones from the newest on,
+  /// for the case that a newer one turns out to be damaged when it is read. Empty: a new run.
+  const std::vector<std::filesystem::path>& resume_candidates() const { return candidates_; }
   /// Removes checkpoints of this folder that come after `step`: their future is about to be trained
   /// anew.
   void drop_checkpoints_after(int64_t step) const;
@@ -42,7 +44,7 @@ class RunDirectory {
   void lock();
 
   std::filesystem::path path_;
-  std::optional<std::filesystem::path> resume_from_;
+  std::vector<std::filesystem::path> candidates_;
   std::shared_ptr<void> lock_;  // an open, locked file
 };
 

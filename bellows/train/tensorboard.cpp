@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "bellows/core/error.h"
+#include "bellows/core/log.h"
 #include "bellows/core/text.h"
 #include "bellows/train/events/event_file.h"
 
@@ -82,6 +83,11 @@ SummaryWriter::File& SummaryWriter::file() {
   if (!file_->events) {
     make_directories(directory_);
     file_->events.emplace(directory_ / file_name_, keep_records_);
+    if (file_->events->records() < keep_records_) {
+      log::warn(concat((directory_ / file_name_).string(), ": ", file_->events->records(),
+                       " records are left of the ", keep_records_,
+                       " that the checkpoint knows of; going on after them"));
+    }
   }
   return *file_;
 }

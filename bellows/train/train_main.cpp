@@ -5,6 +5,7 @@
 #include <iomanip>
 #include <iostream>
 #include <memory>
+#include <new>
 #include <optional>
 #include <unistd.h>
 
@@ -44,6 +45,7 @@ struct Arguments {
 std::string message_of(const std::exception& error) {
   if (const auto* torch = dynamic_cast<const c10::Error*>(&error))
     return torch->what_without_backtrace();
+  if (dynamic_cast<const std::bad_alloc*>(&error)) return "out of memory";
   return error.what();
 }
 
@@ -55,8 +57,12 @@ int report(const std::string& program, const std::exception& error, ExitCode cod
 
 Config read_config(const Arguments& arguments) {
   std::error_code ignored;
-  if (!fs::is_regular_file(arguments.config, ignored)) {
-    throw ValueError(arguments.config + ": no such configuration file");
+  const auto kind = fs::status(arguments.config, ignored).type();
+  if (kind == fs::file_type::not_found)
+    throw ValueError("'" + arguments.config + "': no such configuration file");
+  if (kind != fs::file_type::regular && kind != fs::file_type::fifo) {
+    throw ValueError("'" + arguments.config +
+                     "' is not a file; expected a configuration file (TOML)");
   }
   Config config = Config::load(arguments.config);
   for (const auto& assignment : arguments.set) config.set(assignment);
@@ -79,6 +85,28 @@ void announce(const Job& job, const RunDirectory& run) {
   log::info(text);
 }
 
+/// Loads the first candidate that is not damaged, and gives it; nothing for a new run. Options of
+/// the optimizer are the configuration's, not the checkpoint's.
+std::optional<fs::path> resume(Trainer& trainer, Job& job, const RunDirectory& run) {
+  const Tree configured = trainer.optimizer().state_dict().at("groups");
+  for (const auto& candidate : run.resume_candidates()) {
+    try {
+      trainer.load(candidate, *job.training);
+    } catch (const CorruptFileError& error) {
+      if (candidate == run.resume_candidates().back()) throw;
+      log::warn(concat("skipping the checkpoint ", candidate.string(), ": ", error.what()));
+      continue;
+    }
+    Tree state = trainer.optimizer().state_dict();
+    state.dict()["groups"] = configured;
+    trainer.optimizer().load_state_dict(state);
+    run.drop_checkpoints_after(trainer.progress().step);
+    std::cout << "resuming from " << candidate.string() << std::endl;
+    return candidate;
+  }
+  return std::nullopt;
+}
+
 /// Trains and writes the summary. Errors from here on are failures while running.
 Outcome run_job(Job& job, const RunDirectory& run, const std::string& resolved) {
   Trainer trainer(*job.model, *job.optimizer, classification(),
@@ -93,9 +121,7 @@ Outcome run_job(Job& job, const RunDirectory& run, const std::string& resolved) 
   const auto checkpointing = std::make_shared<Checkpointing>(job.checkpointing);
   trainer.add(checkpointing);
 
-  Summary summary{.status = "failed",
-                  .device = job.device.device.str(),
-                  .checkpoint = relative_checkpoint(run, run.resume_from())};
+  Summary summary{.status = "failed", .device = job.device.device.str()};
   const auto write = [&](const std::string& status) {
     summary.status = status;
     summary.progress = trainer.progress();
@@ -104,11 +130,7 @@ Outcome run_job(Job& job, const RunDirectory& run, const std::string& resolved) 
     write_summary(run.path() / "summary.json", summary);
   };
   try {
-    if (run.resume_from()) {
-      trainer.load(*run.resume_from(), *job.training);
-      run.drop_checkpoints_after(trainer.progress().step);
-      std::cout << "resuming from " << run.resume_from()->string() << std::endl;
-    }
+    summary.checkpoint = relative_checkpoint(run, resume(trainer, job, run));
     write_file_atomically(run.path() / "config.toml",
                           resolved);  // not before the checkpoint fits it
     const Outcome outcome = trainer.fit(*job.training, job.evaluation.get());
@@ -190,12 +212,16 @@ void evaluate(const std::string& path, const Arguments& arguments, const nn::Reg
   std::cout << std::flush;
 }
 
+const CLI::Validator kNotEmpty(
+    [](std::string& value) { return value.empty() ? "the value is empty" : ""; }, "");
+
 void add_common(CLI::App& app, Arguments& arguments) {
   app.add_option("--set", arguments.set, "Override one setting, e.g. optim.lr=3e-4 (repeatable)")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   app.add_option("--device", arguments.device,
-                 "auto, cpu, cuda or cuda:N (default: the configuration's run.device)");
+                 "auto, cpu, cuda or cuda:N (default: the configuration's run.device)")
+      ->check(kNotEmpty);
 }
 
 /// What the user called: "bellows train", or the name of a program of their own.
@@ -210,7 +236,9 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv) {
     app.parse(argc, argv);
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::usage);
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    std::cerr << app.get_name() << ": " << error.what() << "; --help tells more" << std::endl;
+    return static_cast<int>(ExitCode::usage);
   }
 }
 
@@ -228,11 +256,13 @@ int train_main(int argc, char** argv, const nn::Registry& registry) {
       ->type_name("CONFIG");
   add_common(app, arguments);
   app.add_option("--run", arguments.run, "Run directory (default: runs/<run.name>)")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->check(kNotEmpty);
   app.add_option(
          "--resume", arguments.mode.resume,
          "Go on from the newest checkpoint of the run directory (auto), or from the one given")
-      ->type_name("auto|PATH");
+      ->type_name("auto|PATH")
+      ->check(kNotEmpty);
   app.add_flag("--overwrite", arguments.mode.overwrite,
                "Remove the run that the run directory holds");
   app.footer(

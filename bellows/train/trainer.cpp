@@ -187,7 +187,7 @@ void Trainer::fail_non_finite(int64_t step) const {
     culprit = "all parameters and gradients are finite; look at the targets and the loss";
   throw NonFiniteError(
       concat("the loss is NaN or infinite at step ", step, "; ", culprit,
-             ". A lower learning rate is the usual remedy; the last checkpoint is unharmed"));
+             ". A lower learning rate is the usual remedy; checkpoints saved before are unharmed"));
 }
 
 void Trainer::log() {

@@ -76,6 +76,23 @@ TEST(DoctorTest, LibTorchThatDoesNotLoadIsExitCode3) {
   EXPECT_THAT(result.out, HasSubstr("libtorch_cpu.so"));
 }
 
+TEST(DoctorTest, TrainingWithADamagedLibTorchIsExitCode3) {
+  const CpuOnlyLibTorch good;
+  for (const int64_t size : {0, 4000}) {
+    TemporaryFolder folder;
+    fs::create_directories(folder.path() / "lib");
+    for (const char* name : {"libtorch_cpu.so", "libc10.so"}) {
+      std::ifstream whole(good.root() / "lib" / name, std::ios::binary);
+      std::string bytes(size, '\0');
+      whole.read(bytes.data(), size);
+      std::ofstream(folder.path() / "lib" / name, std::ios::binary) << bytes;
+    }
+    const auto result = run({BELLOWS_PROGRAM, "models"}, {{"LIBTORCH", folder.path().string()}});
+    EXPECT_EQ(result.exit_code, 3) << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+}
+
 struct StateCase {
   const char* name;
   bool cpu_only;  // LibTorch without its CUDA libraries

@@ -135,6 +135,41 @@ TEST(TrainCommandTest, CheckpointOfAnotherModelIsRefusedWithItsEntries) {
   EXPECT_THAT(result.err, HasSubstr("weight"));
 }
 
+TEST(TrainCommandTest, DamagedNewestCheckpointIsSkippedWithAWarning) {
+  const SmallRun run;
+  ASSERT_EQ(run.train({}, "whole").exit_code, 0);
+  ASSERT_EQ(run.train().exit_code, 0);
+  const fs::path damaged =
+      fs::path(run.run_folder()) / "checkpoints/step-00000080/model.safetensors";
+  std::string bytes = read_file(damaged);
+  bytes[bytes.size() / 2] ^= 1;
+  std::ofstream(damaged, std::ios::binary) << bytes;
+  const auto result = run.train({"--resume", "auto"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("skipping the checkpoint"));
+  EXPECT_THAT(result.out, HasSubstr("step-00000040"));
+  EXPECT_EQ(read_file(run.run_folder() + "/checkpoints/last/model.safetensors"),
+            read_file(run.run_folder("whole") + "/checkpoints/last/model.safetensors"));
+}
+
+TEST(TrainCommandTest, SettingsOfTheOptimizerActOnAResumedRun) {
+  const SmallRun run;
+  ASSERT_EQ(run.train({"--set", "run.epochs=1"}).exit_code, 0);
+  const auto before = read_file(run.run_folder() + "/checkpoints/last/model.safetensors");
+  ASSERT_EQ(
+      run.train({"--resume", "auto", "--set", "optim.lr=0.0", "--set", "optim.weight_decay=0.0"})
+          .exit_code,
+      0);
+  EXPECT_EQ(summary_of(run.run_folder())["epochs"], 2);
+  EXPECT_EQ(before, read_file(run.run_folder() + "/checkpoints/last/model.safetensors"));
+}
+
+TEST(TrainCommandTest, EmptyFlagIsBadUsage) {
+  const SmallRun run;
+  expect_refused(run, run.train({"--resume", ""}), 2, "--resume");
+  expect_refused(run, run.train({"--device", ""}), 2, "--device");
+}
+
 TEST(TrainCommandTest, EarlyStoppingEndsTheRun) {
   const SmallRun run;
   const auto result = run.train(

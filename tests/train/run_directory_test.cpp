@@ -42,7 +42,7 @@ TEST_F(RunDirectoryTest, NewOneHasFoldersForCheckpointsAndLogs) {
   RunDirectory run(path(), {});
   EXPECT_TRUE(std::filesystem::is_directory(run.checkpoints()));
   EXPECT_TRUE(std::filesystem::is_directory(path() / "logs"));
-  EXPECT_FALSE(run.resume_from());
+  EXPECT_TRUE(run.resume_candidates().empty());
 }
 
 TEST_F(RunDirectoryTest, OldRunIsRefusedAndUntouched) {
@@ -59,10 +59,32 @@ TEST_F(RunDirectoryTest, OverwriteRemovesTheRunAndNothingElse) {
   EXPECT_EQ(read_file(path() / "notes.txt"), "old");
 }
 
+TEST_F(RunDirectoryTest, OverwriteKeepsTheUsersFilesInItsFolders) {
+  old_run();
+  for (const char* name : {"checkpoints/mine.pt", "logs/app.log"})
+    std::ofstream(path() / name) << "mine";
+  std::filesystem::create_directories(path() / "checkpoints" / "step-00000001");
+  std::ofstream(path() / "logs" / "rank-0.log") << "old";
+  RunDirectory run(path(), {.overwrite = true});
+  EXPECT_EQ(read_file(path() / "checkpoints" / "mine.pt"), "mine");
+  EXPECT_EQ(read_file(path() / "logs" / "app.log"), "mine");
+  EXPECT_FALSE(std::filesystem::exists(path() / "checkpoints" / "step-00000001"));
+  EXPECT_FALSE(std::filesystem::exists(path() / "logs" / "rank-0.log"));
+}
+
+TEST_F(RunDirectoryTest, ConfigurationOfTheUsersIsNeverReplaced) {
+  std::filesystem::create_directories(path());
+  std::ofstream(path() / "config.toml") << "mine";
+  EXPECT_THAT(error_of<ValueError>({}), HasSubstr("no run wrote"));
+  EXPECT_THAT(error_of<ValueError>({.overwrite = true}), HasSubstr("no run wrote"));
+  EXPECT_THAT(error_of<ValueError>({.resume = "auto"}), HasSubstr("no run wrote"));
+  EXPECT_EQ(read_file(path() / "config.toml"), "mine");
+}
+
 TEST_F(RunDirectoryTest, ResumeAutoWithNothingSavedStartsAfresh) {
   old_run();
   RunDirectory run(path(), {.resume = "auto"});
-  EXPECT_FALSE(run.resume_from());
+  EXPECT_TRUE(run.resume_candidates().empty());
   EXPECT_FALSE(std::filesystem::exists(path() / "metrics.jsonl"));
 }
 

@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
   {
     bellows::train::SummaryWriter writer(argv[1]);
     for (int step = 1; step <= 100; ++step) writer.add_scalar("train/loss", 1.0 / step, step);
-    writer.add_histogram("weights", at::arange(-50, 51, at::kDouble) / 10, 3);
+    writer.add_histogram("weights", at::arange(-50, 51, at::kDouble).div(10), 3);
     writer.add_text("note", "**bold** ü", 7);
     writer.add_scalar("resumed", 1, 1);
     writer.add_scalar("resumed", 1, 2);
