@@ -42,7 +42,9 @@ void PrefetchLoader::fill() {
 }
 
 void PrefetchLoader::drop_prepared() {
-  for (auto& batch : prepared_) batch.wait();  // they read the order that is about to change
+  for (auto& batch : prepared_) {     // they read the order that is about to change
+    if (batch.valid()) batch.wait();  // one that has thrown is spent
+  }
   prepared_.clear();
 }
 
