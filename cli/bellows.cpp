@@ -13,10 +13,8 @@
 #include <unistd.h>
 #include <vector>
 
-#include "bellows/core/error.h"
 #include "bellows/core/exit_code.h"
 #include "bellows/core/interrupt.h"
-#include "bellows/core/libtorch_info.h"
 #include "bellows/core/text.h"
 #include "cli/doctor.h"
 #include "cli/find_libtorch.h"
@@ -74,14 +72,7 @@ int exec_torch(const std::vector<std::string>& words, const std::string& libtorc
             "Name its folder (the one that holds lib/libtorch_cpu.so) with --libtorch or LIBTORCH",
         ExitCode::environment);
   }
-  try {
-    const auto info = inspect_libtorch(*search.root);
-    if (!info.damaged.empty()) return fail(info.damaged[0], ExitCode::environment);
-    if (!info.has_c10)
-      return fail(search.root->string() + ": lib/libc10.so is missing", ExitCode::environment);
-  } catch (const Error& error) {
-    return fail(error.what(), ExitCode::environment);
-  }
+  if (const auto damage = damage_of(*search.root)) return fail(*damage, ExitCode::environment);
   const std::string program = (program_folder() / "bellows-torch").string();
   const char* old = std::getenv("LD_LIBRARY_PATH");
   const std::string path =

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <string>
 
+#include "bellows/core/cuda_state.h"
 #include "bellows/core/exit_code.h"
 #include "bellows/core/interrupt.h"
 #include "bellows/device/device.h"
@@ -21,9 +22,12 @@ int models() {
   return 0;
 }
 
-/// One line per device, for `bellows doctor`.
+/// CUDA's state, then one line per device, fields between tabs: for `bellows doctor`.
 int devices() {
   bellows::init();
+  const auto report = bellows::cuda_report();
+  std::cout << "state\t" << bellows::to_string(report.state) << '\t' << report.sentence << '\t'
+            << report.remedy << '\n';
   for (const auto& device : bellows::list_devices()) {
     std::cout << device.device.str() << '\t' << device.name << '\t' << device.memory_bytes << '\t'
               << device.compute_capability << '\n';

@@ -104,6 +104,7 @@ std::optional<LibTorchInfo> print_libtorch(const LibTorchSearch& search) {
     fact("C++ ABI", std::string(to_string(info.abi)));
     fact("build", info.has_cuda ? concat("CUDA ", info.cuda_major) : "CPU");
     for (const auto& sentence : info.damaged) fact("damaged", sentence);
+    if (const auto damage = damage_of(*search.root)) fact("damaged", *damage);
     if (!info.missing.empty())
       fact("missing", join(info.missing) + " (needed by libtorch_cuda.so)");
     return info;
@@ -113,7 +114,39 @@ std::optional<LibTorchInfo> print_libtorch(const LibTorchSearch& search) {
   }
 }
 
-void print_cuda(const LibTorchInfo& info) {
+/// What `bellows-torch devices` printed: lines of fields between tabs.
+struct DeviceReport {
+  std::vector<std::vector<std::string>> lines;
+  std::string failure;  // what it printed where it does not run
+  bool runs = false;
+};
+
+DeviceReport ask_bellows_torch(const std::string& libtorch) {
+  DeviceReport report;
+  std::string command = "'" + (program_folder() / "bellows").string() + "'";
+  if (!libtorch.empty()) command += " --libtorch '" + libtorch + "'";
+  command += " devices 2>&1";
+  FILE* pipe = popen(command.c_str(), "r");
+  if (!pipe) return report;
+  std::array<char, 4096> line{};
+  while (std::fgets(line.data(), line.size(), pipe)) {
+    std::istringstream text(line.data());
+    std::vector<std::string> fields;
+    for (std::string field; std::getline(text, field, '\t');) fields.push_back(field);
+    if (fields.size() >= 4) {
+      fields.back().erase(fields.back().find_last_not_of('\n') + 1);
+      report.lines.push_back(fields);
+    } else {
+      report.failure += line.data();
+    }
+  }
+  const int status = pclose(pipe);
+  report.runs = WIFEXITED(status) && WEXITSTATUS(status) == 0 && !report.lines.empty();
+  return report;
+}
+
+/// The state as bellows-torch has it where that runs, else judged from what lies on disk.
+void print_cuda(const LibTorchInfo& info, const DeviceReport& report) {
   section("CUDA");
   const CudaDriver driver = probe_cuda_driver();
   if (driver.library && driver.version > 0) {
@@ -124,37 +157,27 @@ void print_cuda(const LibTorchInfo& info) {
     fact("device", concat(device.name, ", ", human_bytes(static_cast<double>(device.memory_bytes)),
                           ", compute capability ", device.major, ".", device.minor));
   }
-  const CudaReport report = cuda_state(cuda_facts(info, driver));
-  fact("state", std::string(to_string(report.state)) + ": " + report.sentence);
-  if (!report.remedy.empty()) fact("remedy", report.remedy);
+  std::vector<std::string> state;
+  for (const auto& line : report.lines) {
+    if (report.runs && line[0] == "state") state = line;
+  }
+  if (state.empty()) {
+    const CudaReport judged = cuda_state(cuda_facts(info, driver));
+    state = {"state", std::string(to_string(judged.state)), judged.sentence, judged.remedy};
+  }
+  fact("state", state[1] + ": " + state[2]);
+  if (!state[3].empty()) fact("remedy", state[3]);
 }
 
-/// What bellows-torch says of its devices; false when it does not run.
-bool print_devices(const std::string& libtorch) {
+void print_devices(const DeviceReport& report) {
   section("Devices that training can use");
-  std::string command = "'" + (program_folder() / "bellows").string() + "'";
-  if (!libtorch.empty()) command += " --libtorch '" + libtorch + "'";
-  command += " devices 2>&1";
-  FILE* pipe = popen(command.c_str(), "r");
-  if (!pipe) return false;
-  std::array<char, 1024> line{};
-  std::string failure;
-  int count = 0;
-  while (std::fgets(line.data(), line.size(), pipe)) {
-    std::istringstream fields(line.data());
-    std::string device, name, bytes, capability;
-    if (std::getline(fields, device, '\t') && std::getline(fields, name, '\t') &&
-        std::getline(fields, bytes, '\t')) {
-      fact(device, name + ", " + human_bytes(std::strtod(bytes.c_str(), nullptr)));
-      ++count;
-    } else {
-      failure += line.data();
+  for (const auto& line : report.lines) {
+    if (report.runs && line[0] != "state") {
+      fact(line[0], line[1] + ", " + human_bytes(std::strtod(line[2].c_str(), nullptr)));
     }
   }
-  const int status = pclose(pipe);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && count > 0) return true;
-  fact("state", "bellows-torch does not run with this LibTorch: " + failure);
-  return false;
+  if (!report.runs)
+    fact("state", "bellows-torch does not run with this LibTorch: " + report.failure);
 }
 
 }  // namespace
@@ -174,9 +197,12 @@ int doctor(const std::vector<std::string>& arguments, const std::string& libtorc
   const auto search = find_libtorch(libtorch);
   const auto info = print_libtorch(search);
   if (!info) return static_cast<int>(ExitCode::environment);
-  print_cuda(*info);
   std::cout << std::flush;
-  return print_devices(libtorch) ? 0 : static_cast<int>(ExitCode::environment);
+  const DeviceReport report = ask_bellows_torch(libtorch);
+  print_cuda(*info, report);
+  print_devices(report);
+  std::cout << std::flush;
+  return report.runs ? 0 : static_cast<int>(ExitCode::environment);
 }
 
 }  // namespace bellows::cli

@@ -3,6 +3,9 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "bellows/core/elf.h"
+#include "bellows/core/error.h"
+
 namespace bellows::cli {
 namespace fs = std::filesystem;
 namespace {
@@ -59,6 +62,20 @@ class Search {
 fs::path program_folder() {
   std::error_code ignored;
   return fs::read_symlink("/proc/self/exe", ignored).parent_path();
+}
+
+std::optional<std::string> damage_of(const fs::path& libtorch) {
+  for (const char* name : {"libc10.so", "libtorch_cpu.so"}) {
+    const fs::path library = libtorch / "lib" / name;
+    std::error_code ignored;
+    if (!fs::exists(library, ignored)) return library.string() + " is missing";
+    try {
+      ElfFile(library).needed();
+    } catch (const Error& error) {
+      return error.what();
+    }
+  }
+  return std::nullopt;
 }
 
 LibTorchSearch find_libtorch(const std::string& given) {

@@ -21,6 +21,10 @@ struct LibTorchSearch {
 /// folder, .venv of the source tree a build lies in.
 LibTorchSearch find_libtorch(const std::string& given);
 
+/// A sentence about a library of that LibTorch that is missing or cannot be loaded (cut off, not a
+/// library), if there is one: the loader would end the process with it, or a bus error.
+std::optional<std::string> damage_of(const std::filesystem::path& libtorch);
+
 /// The folder of the running program, links resolved.
 std::filesystem::path program_folder();
 

@@ -52,8 +52,9 @@ std::optional<Batch> PrefetchLoader::next() {
   if (plan_.position() == plan_.batches()) return std::nullopt;
   fill();
   try {
-    Batch batch = prepared_.front().get();
+    auto front = std::move(prepared_.front());
     prepared_.pop_front();
+    Batch batch = front.get();
     plan_.advance();
     fill();
     return batch;

@@ -33,7 +33,8 @@ void ConvNetImpl::reset() {
   features_ = register_module("features", torch::nn::Sequential());
   int64_t width = options_.in_channels;
   for (int64_t next : options_.channels) {
-    features_->push_back(torch::nn::Conv2d(torch::nn::Conv2dOptions(width, next, 3).padding(1)));
+    features_->push_back(
+        torch::nn::Conv2d(torch::nn::Conv2dOptions(width, next, 3).padding(1).bias(false)));
     features_->push_back(torch::nn::MaxPool2d(2));
     features_->push_back(torch::nn::BatchNorm2d(next));
     features_->push_back(torch::nn::ReLU());

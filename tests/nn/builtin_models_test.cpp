@@ -26,7 +26,7 @@ void PrintTo(const Kind& kind, std::ostream* out) {
 }
 
 const Kind kKinds[] = {{"mlp", {2, 1, 28, 28}, 10, 101770},
-                       {"convnet", {2, 1, 28, 28}, 10, 104650},
+                       {"convnet", {2, 1, 28, 28}, 10, 104426},
                        {"resnet18", {2, 3, 64, 64}, 1000, 11689512}};
 
 class BuiltinModelTest : public ::testing::TestWithParam<Kind> {

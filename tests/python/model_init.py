@@ -36,7 +36,7 @@ class ConvNet(nn.Module):
         widths = [in_channels, *channels]
         self.features = nn.Sequential()
         for a, b in zip(widths, widths[1:]):
-            self.features.extend([nn.Conv2d(a, b, 3, padding=1), nn.MaxPool2d(2), nn.BatchNorm2d(b), nn.ReLU()])
+            self.features.extend([nn.Conv2d(a, b, 3, padding=1, bias=False), nn.MaxPool2d(2), nn.BatchNorm2d(b), nn.ReLU()])
         self.classifier = nn.Linear(widths[-1] * 9, classes)
 
     def forward(self, x):

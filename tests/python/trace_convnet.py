@@ -22,7 +22,7 @@ class ConvNet(torch.nn.Module):
         super().__init__()
         layers, width = [], 1
         for c in channels:
-            layers += [torch.nn.Conv2d(width, c, 3, padding=1), torch.nn.MaxPool2d(2), torch.nn.BatchNorm2d(c),
+            layers += [torch.nn.Conv2d(width, c, 3, padding=1, bias=False), torch.nn.MaxPool2d(2), torch.nn.BatchNorm2d(c),
                        torch.nn.ReLU()]
             width = c
         self.features = torch.nn.Sequential(*layers)
