@@ -71,6 +71,8 @@ TEST(DoctorTest, LibTorchThatDoesNotLoadIsExitCode3) {
   TemporaryFolder folder;
   fs::create_directories(folder.path() / "lib");
   std::ofstream(folder.path() / "lib" / "libtorch_cpu.so") << "not a library";
+  fs::create_symlink(fs::path(TEST_LIBTORCH) / "lib" / "libc10.so",
+                     folder.path() / "lib" / "libc10.so");
   const auto result = run({BELLOWS_PROGRAM, "doctor"}, {{"LIBTORCH", folder.path().string()}});
   EXPECT_EQ(result.exit_code, 3) << result.out;
   EXPECT_THAT(result.out, HasSubstr("libtorch_cpu.so"));
