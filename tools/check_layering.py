@@ -133,6 +133,8 @@ def main() -> int:
     parser.add_argument("--listed", type=pathlib.Path)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
+    if options.write and not options.listed:
+        parser.error("--write needs --listed: which header is public stands there")
     if options.write:
         write_umbrella(Sources(options.root, options.listed))
     sources = Sources(options.root, options.listed)
