@@ -18,11 +18,12 @@ struct ConvNetOptions {
 };
 
 /// [N, in_channels, H, W] -> [N, classes]. `features` is, for each entry of channels, Conv2d(3x3,
-/// padding 1, no bias), MaxPool2d(2), BatchNorm2d, ReLU; then AdaptiveAvgPool2d(3), which leaves the 3x3 of
-/// 28x28 images and three blocks as it is, and a Linear layer `classifier`. Pooling comes first in
-/// a block because batch norm and ReLU then work on a quarter of the values. H and W must be at
-/// least 2^blocks. Names and initial weights are those of the same nn.Sequential and nn.Linear in
-/// Python under the same seed. Throws ValueError for a size below 1 and for no channels.
+/// padding 1, no bias), MaxPool2d(2), BatchNorm2d, ReLU; then AdaptiveAvgPool2d(3), which leaves
+/// the 3x3 of 28x28 images and three blocks as it is, and a Linear layer `classifier`. Pooling
+/// comes first in a block because batch norm and ReLU then work on a quarter of the values. H and W
+/// must be at least 2^blocks. Names and initial weights are those of the same nn.Sequential and
+/// nn.Linear in Python under the same seed. Throws ValueError for a size below 1 and for no
+/// channels.
 class ConvNetImpl : public torch::nn::Cloneable<ConvNetImpl> {
  public:
   explicit ConvNetImpl(ConvNetOptions options = {});
