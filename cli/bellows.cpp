@@ -33,19 +33,19 @@ constexpr std::array kCommands = {
     Command{"doctor", "Print what this machine, its LibTorch and its devices are like"},
 };
 
-void print_help() {
-  std::cout << "Bellows " BELLOWS_VERSION
-               ": training for PyTorch models in C++\n\n"
-               "Usage: bellows [--libtorch DIR] COMMAND [ARGUMENTS]\n\nCommands:\n";
+void print_help(std::ostream& out) {
+  out << "Bellows " BELLOWS_VERSION
+         ": training for PyTorch models in C++\n\n"
+         "Usage: bellows [--libtorch DIR] COMMAND [ARGUMENTS]\n\nCommands:\n";
   for (const auto& command : kCommands) {
-    std::cout << "  " << command.name << std::string(10 - std::strlen(command.name), ' ')
-              << command.help << '\n';
+    out << "  " << command.name << std::string(10 - std::strlen(command.name), ' ') << command.help
+        << '\n';
   }
-  std::cout << "\nOptions:\n"
-               "  --libtorch DIR  LibTorch's folder (the one that holds lib/libtorch_cpu.so)\n"
-               "  --version       Print the version\n"
-               "  --help          Print this text; bellows COMMAND --help tells more\n\n"
-               "Environment: LIBTORCH (as --libtorch), BELLOWS_LOG=debug|info|warn|error|off\n";
+  out << "\nOptions:\n"
+         "  --libtorch DIR  LibTorch's folder (the one that holds lib/libtorch_cpu.so)\n"
+         "  --version       Print the version\n"
+         "  --help          Print this text; bellows COMMAND --help tells more\n\n"
+         "Environment: LIBTORCH (as --libtorch), BELLOWS_LOG=debug|info|warn|error|off\n";
 }
 
 int fail(const std::string& message, ExitCode code) {
@@ -93,7 +93,7 @@ int run(std::vector<std::string> words) {
     const std::string word = words[0];
     words.erase(words.begin());
     if (word == "--help" || word == "-h") {
-      print_help();
+      print_help(std::cout);
       return 0;
     }
     if (word == "--version" || word == "-V") {
@@ -111,7 +111,7 @@ int run(std::vector<std::string> words) {
     }
   }
   if (words.empty()) {
-    print_help();
+    print_help(std::cerr);
     return static_cast<int>(ExitCode::usage);
   }
   if (words[0] != "train") interrupts_end_process();  // only training has something to save

@@ -43,13 +43,19 @@ int main(int argc, char** argv) {
   bellows::interrupts_end_process();
   try {
     if (command == "eval") return bellows::eval_main(argc - 1, argv + 1);
-    if (command == "models") return models();
-    if (command == "devices") return devices();
+    if (command == "models" && argc == 2) return models();
+    if (command == "devices" && argc == 2) return devices();
   } catch (const std::exception& error) {
     std::cerr << "bellows-torch: " << error.what() << std::endl;
     return static_cast<int>(bellows::exit_code(error));
   }
-  std::cerr << "bellows-torch: expected train, eval, models or devices; it is started by bellows"
-            << std::endl;
+  if (command == "models") {
+    std::cerr
+        << "bellows models: takes no arguments; it lists the models that a configuration can name"
+        << std::endl;
+  } else {
+    std::cerr << "bellows-torch: expected train, eval, models or devices; it is started by bellows"
+              << std::endl;
+  }
   return static_cast<int>(bellows::ExitCode::usage);
 }

@@ -24,6 +24,10 @@ double seconds_since(Clock::Duration start) {
   return std::chrono::duration<double>(monotonic_clock().now() - start).count();
 }
 
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 ScopedClock::ScopedClock(const Clock& clock) : previous_(replacement.exchange(&clock)) {}
 ScopedClock::~ScopedClock() {
   replacement.store(previous_);

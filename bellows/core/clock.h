@@ -21,6 +21,9 @@ const Clock& monotonic_clock();
 /// Seconds since `start`, on the clock in force.
 double seconds_since(Clock::Duration start);
 
+/// The wall clock, for stamps in files alone: seconds since 1970. It may jump.
+double unix_seconds();
+
 /// Replaces the clock for its own lifetime (tests). Not to be nested across threads.
 class ScopedClock {
  public:

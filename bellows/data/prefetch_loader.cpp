@@ -42,9 +42,7 @@ void PrefetchLoader::fill() {
 }
 
 void PrefetchLoader::drop_prepared() {
-  for (auto& batch : prepared_) {     // they read the order that is about to change
-    if (batch.valid()) batch.wait();  // one that has thrown is spent
-  }
+  for (auto& batch : prepared_) batch.wait();  // they read the order that is about to change
   prepared_.clear();
 }
 

@@ -15,9 +15,8 @@ namespace bellows::train {
 class Config {
  public:
   Config();
-  /// Throws EnvironmentError when the file cannot be read (exit 2 is the caller's choice),
-  /// ValueError
-  /// "<file>:<line>: …" for bad TOML, an unknown table (with the nearest), a key outside of tables.
+  /// Throws FileError when the file cannot be read, ValueError "<file>:<line>: …" for bad TOML, an
+  /// unknown table (with the nearest), a key outside of tables.
   static Config load(const std::filesystem::path& path);
 
   /// "optim.lr=3e-4": the value as TOML writes it; a bare word is taken as a string. A later call

@@ -70,7 +70,7 @@ std::shared_ptr<const data::Dataset> read_data(data::IdxDatasetOptions options, 
 
 }  // namespace
 
-Job make_job(Config& config, const nn::Registry& registry) {
+Job make_job(Config& config, const nn::Registry& registry, Purpose purpose) {
   constexpr int64_t kEvaluationBatch = 1000;
   Job job;
   auto& run = config.table("run");
@@ -123,15 +123,17 @@ Job make_job(Config& config, const nn::Registry& registry) {
   config.reject_unknown();
   job.device = pick_device(device);
 
-  const auto training = read_data(idx, /*train=*/true);
   const auto evaluation = read_data(idx, /*train=*/false);
   check_model_takes(job, *evaluation, idx.classes);
-  job.training =
-      data::make_loader(training, std::make_shared<data::RandomSampler>(training->size(), seed),
-                        {.batch_size = job.batch_size, .drop_last = drop_last, .workers = workers});
   job.evaluation =
       data::make_loader(evaluation, std::make_shared<data::SequentialSampler>(evaluation->size()),
                         {.batch_size = kEvaluationBatch, .workers = workers});
+  if (purpose == Purpose::evaluation) return job;
+
+  const auto training = read_data(idx, /*train=*/true);
+  job.training =
+      data::make_loader(training, std::make_shared<data::RandomSampler>(training->size(), seed),
+                        {.batch_size = job.batch_size, .drop_last = drop_last, .workers = workers});
   if (linear) {
     if (line.total_iters == 0)
       line.total_iters = std::max<int64_t>(1, job.epochs * job.training->batches());

@@ -34,9 +34,12 @@ struct Job {
   EarlyStoppingOptions early_stopping;
 };
 
+enum class Purpose { training, evaluation };
+
 /// Reads every table, seeds all generators, picks the device, reads the data and builds the model
-/// on the CPU. Changes nothing on disk. Throws ValueError for anything unknown or out of range,
+/// on the CPU. For an evaluation the training data is not read, and `training` and `schedule` stay
+/// null. Changes nothing on disk. Throws ValueError for anything unknown or out of range,
 /// EnvironmentError for an absent device or data.
-Job make_job(Config& config, const nn::Registry& registry);
+Job make_job(Config& config, const nn::Registry& registry, Purpose purpose = Purpose::training);
 
 }  // namespace bellows::train

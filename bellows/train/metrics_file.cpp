@@ -1,19 +1,13 @@
 #include "bellows/train/metrics_file.h"
 
-#include <chrono>
-
 #include <nlohmann/json.hpp>
 
+#include "bellows/core/clock.h"
 #include "bellows/core/log.h"
 #include "bellows/core/text.h"
 
 namespace bellows::train {
 namespace {
-
-double unix_seconds() {
-  using namespace std::chrono;
-  return duration<double>(system_clock::now().time_since_epoch()).count();
-}
 
 /// The first `count` lines of `text`, or as many whole ones as there are; `count` becomes their
 /// number.

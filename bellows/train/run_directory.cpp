@@ -76,21 +76,6 @@ RunDirectory::RunDirectory(fs::path path, const ResumeMode& mode) : path_(std::m
         "--resume and --overwrite exclude each other: the one goes on with a run, the other "
         "removes it");
   }
-  // A folder with a lock file has been a run's before; what lies in another belongs to the user.
-  if (!fs::exists(path_ / ".lock", ignored) && fs::exists(path_ / "config.toml", ignored)) {
-    throw ValueError(
-        path_.string() +
-        ": this directory holds a config.toml that no run wrote, and a run would write its own; "
-        "name another directory with --run");
-  }
-  if (fs::exists(path_, ignored)) lock();
-  const auto old_files = run_files(path_);
-  if (!old_files.empty() && mode.resume.empty() && !mode.overwrite) {
-    throw ValueError(
-        path_.string() +
-        ": this directory holds a run already; go on with it by --resume auto, replace it by "
-        "--overwrite, or name another by --run");
-  }
   if (mode.resume == "auto") {
     candidates_ = checkpoint::list(checkpoints());
     std::reverse(candidates_.begin(), candidates_.end());
@@ -98,6 +83,22 @@ RunDirectory::RunDirectory(fs::path path, const ResumeMode& mode) : path_(std::m
     const auto found = find_checkpoint(mode.resume);
     if (!found) throw ValueError("--resume " + mode.resume + ": no whole checkpoint is there");
     candidates_ = {*found};
+  }
+  // What lies in a folder that no run has locked, and that has no checkpoint, is the user's.
+  const auto old_files = run_files(path_);
+  if (!old_files.empty() && !fs::exists(path_ / ".lock", ignored) &&
+      !checkpoint::latest(checkpoints())) {
+    throw ValueError(path_.string() + ": this directory holds " +
+                     old_files[0].lexically_relative(path_).string() +
+                     ", which no run wrote, and a run would write its own; name another directory "
+                     "with --run");
+  }
+  if (fs::exists(path_, ignored)) lock();
+  if (!old_files.empty() && mode.resume.empty() && !mode.overwrite) {
+    throw ValueError(
+        path_.string() +
+        ": this directory holds a run already; go on with it by --resume auto, replace it by "
+        "--overwrite, or name another by --run");
   }
   make_directories(path_);
   if (lock_.use_count() == 0) lock();

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <mutex>
 #include <optional>
 #include <unistd.h>
 
+#include "bellows/core/clock.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/core/text.h"
@@ -15,10 +15,6 @@
 
 namespace bellows::train {
 namespace {
-
-double unix_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 std::string new_file_name() {
   std::array<char, 256> host{};

@@ -202,7 +202,7 @@ void evaluate(const std::string& path, const Arguments& arguments, const nn::Reg
   Arguments with_config = arguments;
   with_config.config = (run_folder(path) / "config.toml").string();
   Config config = read_config(with_config);
-  Job job = make_job(config, registry);
+  Job job = make_job(config, registry, Purpose::evaluation);
   checkpoint::load_weights(*checkpoint, *job.model);
   Trainer trainer(*job.model, *job.optimizer, classification(), {.device = job.device.device});
   const auto values = trainer.evaluate(*job.evaluation);

@@ -32,7 +32,10 @@ TEST(BellowsProgramTest, VersionAndHelpWorkWithoutLibTorch) {
 }
 
 TEST(BellowsProgramTest, NoCommandPrintsHelpAndFails) {
-  EXPECT_EQ(bellows({}).exit_code, 2);
+  const auto result = bellows({});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr("Usage"));
 }
 
 TEST(BellowsProgramTest, UnknownCommandAndOptionNameTheNearest) {

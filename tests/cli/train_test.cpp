@@ -164,6 +164,32 @@ TEST(TrainCommandTest, SettingsOfTheOptimizerActOnAResumedRun) {
   EXPECT_EQ(before, read_file(run.run_folder() + "/checkpoints/last/model.safetensors"));
 }
 
+TEST(TrainCommandTest, CopyOfARunWithoutHiddenFilesGoesOn) {
+  const SmallRun run;
+  ASSERT_EQ(run.train({"--set", "run.epochs=1"}).exit_code, 0);
+  fs::copy(run.run_folder(), run.run_folder("copy"),
+           fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  fs::remove(run.run_folder("copy") + "/.lock");
+  EXPECT_EQ(run.train({"--resume", "auto"}, "copy").exit_code, 0);
+  EXPECT_EQ(summary_of(run.run_folder("copy"))["epochs"], 2);
+}
+
+TEST(TrainCommandTest, MomentumSwitchedOnAtAResumeIsInForce) {
+  const SmallRun run;
+  const std::vector<std::string> sgd{"--set", "optim.name=sgd", "--set", "run.epochs=1"};
+  ASSERT_EQ(run.train(sgd).exit_code, 0);
+  const auto resumed = [&](const std::string& momentum, const std::string& name) {
+    fs::copy(run.run_folder(), run.run_folder(name),
+             fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    const auto result = run.train(
+        {"--resume", "auto", "--set", "optim.name=sgd", "--set", "optim.momentum=" + momentum},
+        name);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return read_file(run.run_folder(name) + "/checkpoints/last/model.safetensors");
+  };
+  EXPECT_NE(resumed("0.0", "without"), resumed("0.9", "with"));
+}
+
 TEST(TrainCommandTest, EmptyFlagIsBadUsage) {
   const SmallRun run;
   expect_refused(run, run.train({"--resume", ""}), 2, "--resume");
@@ -355,6 +381,10 @@ TEST(EvalCommandTest, PathsWithoutARunAreRefused) {
   EXPECT_EQ(bellows({"eval", "/nowhere"}).exit_code, 2);
   TemporaryFolder empty;
   EXPECT_EQ(bellows({"eval", empty.path().string()}).exit_code, 2);
+}
+
+TEST(ModelsCommandTest, ArgumentsAreRefused) {
+  EXPECT_EQ(bellows({"models", "extra"}).exit_code, 2);
 }
 
 TEST(ModelsCommandTest, ListsTheModels) {

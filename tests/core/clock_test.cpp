@@ -1,5 +1,6 @@
 #include "bellows/core/clock.h"
 
+#include <ctime>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -39,6 +40,12 @@ TEST(ClockTest, NestedScopesRestoreThePreviousClock) {
   const ScopedClock outer_scope(outer);
   { const ScopedClock inner_scope(inner); }
   EXPECT_EQ(&monotonic_clock(), &outer);
+}
+
+TEST(ClockTest, WallClockCountsSecondsSince1970) {
+  const auto before = static_cast<double>(std::time(nullptr));
+  EXPECT_GE(unix_seconds(), before);
+  EXPECT_LT(unix_seconds(), before + 60);
 }
 
 }  // namespace

@@ -81,6 +81,16 @@ TEST_F(RunDirectoryTest, ConfigurationOfTheUsersIsNeverReplaced) {
   EXPECT_EQ(read_file(path() / "config.toml"), "mine");
 }
 
+TEST_F(RunDirectoryTest, AnyFileOfARunsNameThatNoRunWroteIsKept) {
+  for (const char* name : {"metrics.jsonl", "summary.json", "logs/rank-0.log"}) {
+    std::filesystem::create_directories(path() / "logs");
+    std::ofstream(path() / name) << "mine";
+    EXPECT_THAT(error_of<ValueError>({.overwrite = true}), HasSubstr(name));
+    EXPECT_EQ(read_file(path() / name), "mine");
+    std::filesystem::remove_all(path());
+  }
+}
+
 TEST_F(RunDirectoryTest, ResumeAutoWithNothingSavedStartsAfresh) {
   old_run();
   RunDirectory run(path(), {.resume = "auto"});

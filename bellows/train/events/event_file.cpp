@@ -2,9 +2,9 @@
 
 #include <array>
 #include <bit>
-#include <chrono>
 #include <cstring>
 
+#include "bellows/core/clock.h"
 #include "events/event.pb.h"  // generated
 
 namespace bellows::events {
@@ -79,8 +79,7 @@ EventFile::EventFile(std::filesystem::path path, int64_t keep_records) {
   write_file_atomically(path, std::string_view(old).substr(0, end));
   file_.emplace(path, /*append=*/true);
   if (records_ == 0) {
-    const auto now = std::chrono::system_clock::now().time_since_epoch();
-    Event version = new_event(0, std::chrono::duration<double>(now).count());
+    Event version = new_event(0, unix_seconds());
     version.set_file_version("brain.Event:2");
     append(version.SerializeAsString());
   }
