@@ -44,7 +44,8 @@ missing_packages() {
   for name in "${packages[@]}"; do
     listed "tools/apt-packages-$name.txt"
   done | sort -u >"$logs/wanted"
-  dpkg-query -W -f '${Package} ${db:Status-Status}\n' $(cat "$logs/wanted") 2>/dev/null |
+  # It exits with 1 where one of them is unknown.
+  { dpkg-query -W -f '${Package} ${db:Status-Status}\n' $(cat "$logs/wanted") 2>/dev/null || true; } |
     sed -n 's/ installed$//p' | sort -u | comm -23 "$logs/wanted" -
 }
 

@@ -101,7 +101,7 @@ AFullDiskIsNamed() {
 }
 
 MissingPackagesOfAnOrdinaryUserNameTheCommand() {
-  stand_in dpkg-query "printf '%s installed\n' \"\${@:4}\" | grep -v -e '^mold' -e '^g++'"
+  stand_in dpkg-query "printf '%s installed\n' \"\${@:4}\" | grep -v -e '^mold' -e '^g++'; exit 1"
   stand_in id 'echo 1000'
   stand_in sudo 'exit 1'
   setup demo
@@ -110,7 +110,7 @@ MissingPackagesOfAnOrdinaryUserNameTheCommand() {
 }
 
 MissingPackagesAreInstalledByRoot() {
-  stand_in dpkg-query "printf '%s installed\n' \"\${@:4}\" | grep -v '^mold'"
+  stand_in dpkg-query "printf '%s installed\n' \"\${@:4}\" | grep -v '^mold'; exit 1"
   stand_in id 'echo 0'
   stand_in apt-get "echo \"\$*\" >>$(printf %q "$work/calls")"
   fake_venv
@@ -120,7 +120,7 @@ MissingPackagesAreInstalledByRoot() {
 }
 
 AnUnreachablePackageSourceIsOneSentence() {
-  stand_in dpkg-query "printf '%s installed\n' \"\${@:4}\" | grep -v '^mold'"
+  stand_in dpkg-query "printf '%s installed\n' \"\${@:4}\" | grep -v '^mold'; exit 1"
   stand_in id 'echo 0'
   stand_in apt-get 'echo "E: Unable to connect to the mirror"; exit 100'
   setup demo
