@@ -9,5 +9,7 @@ namespace bellows::nn {
 Model mlp_from_options(Options& options);
 Model convnet_from_options(Options& options);
 Model resnet18_from_options(Options& options);
+Model lstm_from_options(Options& options);
+Model transformer_from_options(Options& options);
 
 }  // namespace bellows::nn

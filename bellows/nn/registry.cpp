@@ -48,6 +48,13 @@ Registry builtin_models() {
                "channels, classes, channels_last");
   registry.add("resnet18", resnet18_from_options,
                "ResNet-18 as in torchvision: in_channels, classes, channels_last");
+  registry.add("lstm", lstm_from_options,
+               "LSTM over sequences or the rows of images, classified at the last step: "
+               "in_features, hidden, layers, dropout, bidirectional, classes");
+  registry.add("transformer", transformer_from_options,
+               "Transformer encoder over sequences or the rows of images, classified by the mean: "
+               "in_features, width, heads, layers, feedforward, dropout, norm_first, activation, "
+               "max_tokens, classes");
   return registry;
 }
 

@@ -37,7 +37,7 @@ class Registry {
   std::map<std::string, Entry> entries_;
 };
 
-/// The models that come with Bellows: mlp, convnet, resnet18.
+/// The models that come with Bellows: mlp, convnet, resnet18, lstm, transformer.
 Registry builtin_models();
 
 }  // namespace bellows::nn

@@ -22,7 +22,7 @@ AConsumerBuildsAndRunsFromAMovedFolder() {
   expect_code 0
   attempt "$work/build/app"
   expect_code 0
-  expect_said "model convnet model mlp model resnet18" "device cpu"
+  expect_said "model convnet model lstm model mlp model resnet18 model transformer" "device cpu"
 }
 
 NothingInstalledNamesTheBuildMachine() {

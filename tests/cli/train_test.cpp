@@ -390,7 +390,8 @@ TEST(ModelsCommandTest, ArgumentsAreRefused) {
 TEST(ModelsCommandTest, ListsTheModels) {
   const auto result = bellows({"models"});
   EXPECT_EQ(result.exit_code, 0);
-  for (const char* name : {"mlp", "convnet", "resnet18"}) EXPECT_THAT(result.out, HasSubstr(name));
+  for (const char* name : {"mlp", "convnet", "resnet18", "lstm", "transformer"})
+    EXPECT_THAT(result.out, HasSubstr(name));
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 // Builds a model under a seed and writes what it holds and gives: dump_model NAME SEED IN OUT
-// [KEY=VALUE ...], where a value is a whole number or, with a comma, a list of them. IN holds
+// [KEY=VALUE ...], where a value is true, false, a number, a word or, with a comma, a list of whole
+// numbers. IN holds
 // `input`; OUT gets `state.*` as built, `train` and `eval`, the outputs in both modes in this
 // order.
+#include <charconv>
 #include <cstdio>
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -15,9 +18,19 @@
 
 namespace {
 
+template <class T>
+std::optional<T> number(const std::string& text) {
+  T value = 0;
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, value);
+  return read.ec == std::errc() && read.ptr == end ? std::optional(value) : std::nullopt;
+}
+
 bellows::OptionValue parse(const std::string& text) {
   if (text == "true" || text == "false") return text == "true";
-  if (text.find(',') == std::string::npos) return int64_t{std::stoll(text)};
+  if (const auto whole = number<int64_t>(text)) return *whole;
+  if (const auto real = number<double>(text)) return *real;
+  if (text.find(',') == std::string::npos) return text;
   std::vector<int64_t> list;
   std::istringstream items(text);
   for (std::string item; std::getline(items, item, ',');) list.push_back(std::stoll(item));

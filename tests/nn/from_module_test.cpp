@@ -17,8 +17,10 @@
 
 #include "bellows/core/error.h"
 #include "bellows/nn/convnet.h"
+#include "bellows/nn/lstm.h"
 #include "bellows/nn/mlp.h"
 #include "bellows/nn/resnet.h"
+#include "bellows/nn/transformer.h"
 
 namespace bellows::nn {
 namespace {
@@ -226,6 +228,10 @@ TEST(BuiltinModuleTest, CloneIsEqualAndIndependent) {
   expect_clone_is_equal_and_independent(Mlp(), {2, 1, 28, 28});
   expect_clone_is_equal_and_independent(ConvNet(), {2, 1, 28, 28});
   expect_clone_is_equal_and_independent(ResNet18(), {2, 3, 32, 32});
+  expect_clone_is_equal_and_independent(
+      LstmClassifier(LstmClassifierOptions{.layers = 2, .bidirectional = true}), {2, 5, 28});
+  expect_clone_is_equal_and_independent(
+      TransformerClassifier(TransformerClassifierOptions{.layer = {.dropout = 0}}), {2, 5, 28});
 }
 
 }  // namespace

@@ -44,6 +44,37 @@ class ConvNet(nn.Module):
         return self.classifier(nn.functional.adaptive_avg_pool2d(x, 3).flatten(1))
 
 
+def rows(x):
+    """Images row by row; sequences as they are."""
+    return x.transpose(1, 2).flatten(2) if x.dim() == 4 else x
+
+
+class Lstm(nn.Module):
+    def __init__(self, in_features=28, hidden=128, layers=1, dropout=0, bidirectional=False, classes=10):
+        super().__init__()
+        self.lstm = nn.LSTM(in_features, hidden, layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)
+        self.classifier = nn.Linear(2 * hidden if bidirectional else hidden, classes)
+
+    def forward(self, x):
+        return self.classifier(self.lstm(rows(x))[0][:, -1])
+
+
+class Transformer(nn.Module):
+    def __init__(self, in_features=28, width=64, heads=4, layers=2, feedforward=128, dropout=0.1, norm_first=False,
+                 activation="relu", max_tokens=64, classes=10):
+        super().__init__()
+        self.embed = nn.Linear(in_features, width)
+        self.position = nn.Parameter(nn.init.normal_(torch.empty(1, max_tokens, width), std=0.02))
+        layer = nn.TransformerEncoderLayer(width, heads, feedforward, dropout, activation, batch_first=True,
+                                           norm_first=norm_first)
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.classifier = nn.Linear(width, classes)
+
+    def forward(self, x):
+        x = self.embed(rows(x))
+        return self.classifier(self.encoder(x + self.position[:, :x.size(1)]).mean(1))
+
+
 def text(value):
     if isinstance(value, bool):
         return str(value).lower()
@@ -92,6 +123,21 @@ def main():
               channels=(8, 16), classes=100, channels_last=False)
         resnet18 = torchvision.models.resnet18
         check(folder, "resnet18", 0, resnet18, (2, 3, 64, 64))
+        # Dropout draws in training: the same under the same seed.
+        for name, model, shape, options in (
+                ("lstm", Lstm, (8, 1, 28, 28), {}),
+                ("lstm", Lstm, (4, 9, 5), dict(in_features=5, hidden=7, classes=3)),
+                ("lstm", Lstm, (4, 3, 6, 4), dict(in_features=12, hidden=16, layers=2, bidirectional=True)),
+                ("lstm", Lstm, (4, 9, 28), dict(layers=2, dropout=0.5)),
+                ("transformer", Transformer, (8, 1, 28, 28), dict(dropout=0)),
+                ("transformer", Transformer, (8, 1, 28, 28), {}),
+                ("transformer", Transformer, (4, 12, 5), dict(in_features=5, width=24, heads=3, layers=3, feedforward=40,
+                                                              dropout=0, max_tokens=12, classes=3)),
+                ("transformer", Transformer, (4, 3, 6, 4), dict(in_features=12, norm_first=True, dropout=0)),
+                ("transformer", Transformer, (4, 9, 28), dict(norm_first=True, activation="gelu", dropout=0.5)),
+                ("transformer", Transformer, (4, 9, 28), dict(activation="gelu", layers=1, dropout=0))):
+            for seed in (0, 1234567):
+                check(folder, name, seed, lambda: model(**options), shape, **options)
         check(folder, "resnet18", 5, lambda: resnet18(num_classes=10), (2, 3, 64, 64), classes=10, channels_last=True)
 
 
