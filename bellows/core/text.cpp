@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
-#include <cstdint>
+#include <utility>
+
+#include "bellows/core/error.h"
 
 namespace bellows {
 namespace {
@@ -77,6 +80,30 @@ std::string human_bytes(double bytes) {
   // 1023.95 would be written as 1024.0.
   for (; std::abs(bytes) >= 1023.95 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
   return fixed(bytes, 1) + " " + kUnits[unit];
+}
+
+int64_t parse_bytes(std::string_view text, const std::string& what) {
+  constexpr std::array<std::pair<std::string_view, double>, 9> kUnits{{{"", 1},
+                                                                       {"b", 1},
+                                                                       {"kib", 0x1p10},
+                                                                       {"mib", 0x1p20},
+                                                                       {"gib", 0x1p30},
+                                                                       {"tib", 0x1p40},
+                                                                       {"kb", 1e3},
+                                                                       {"mb", 1e6},
+                                                                       {"gb", 1e9}}};
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  std::string unit(end, text.data() + text.size());
+  unit.erase(0, unit.find_first_not_of(' '));
+  for (char& c : unit) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const auto found = std::ranges::find(kUnits, unit, &std::pair<std::string_view, double>::first);
+  const double bytes = found == kUnits.end() ? 0 : number * found->second;
+  if (error != std::errc() || !(bytes >= 1) || bytes > 0x1p62) {
+    throw ValueError(concat(what, ": got '", text,
+                            "', expected a size such as 512MiB, 2GiB or a number of bytes"));
+  }
+  return static_cast<int64_t>(bytes);
 }
 
 std::string human_seconds(double seconds) {

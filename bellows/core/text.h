@@ -1,6 +1,7 @@
 // Small text helpers: joining values into a message, and finding the word a user probably meant.
 #pragma once
 
+#include <cstdint>
 #include <locale>
 #include <span>
 #include <sstream>
@@ -30,6 +31,11 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
 
 /// 1536 -> "1.5 KiB", 512 -> "512 B".
 std::string human_bytes(double bytes);
+
+/// "4194304", "512 B", "64KiB", "512MiB", "1.5 GiB", "2TiB" (powers of 1024), "500MB", "8GB"
+/// (powers of 1000) -> bytes. Upper and lower case are the same. Throws ValueError "<what>: got …,
+/// expected …" for anything else, and for less than one byte.
+int64_t parse_bytes(std::string_view text, const std::string& what);
 
 /// 75.2 s -> "1:15"; 3725 -> "1:02:05"; "unknown" for what is not finite.
 std::string human_seconds(double seconds);

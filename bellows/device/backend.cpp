@@ -17,7 +17,11 @@ c10::impl::VirtualGuardImpl backend_of(c10::Device device) {
       const CudaReport report = cuda_report();
       why = concat(report.sentence, "; ", report.remedy);
     }
-    throw EnvironmentError(concat(device.str(), " cannot be used: ", why));
+    if (device.type() == c10::DeviceType::HPU)
+      why =
+          "simulated devices are not switched on; set BELLOWS_SIM_DEVICES, or call "
+          "bellows::sim::enable()";
+    throw EnvironmentError(concat(device_name(device), " cannot be used: ", why));
   }
   return c10::impl::VirtualGuardImpl(device.type());
 }

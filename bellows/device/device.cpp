@@ -10,18 +10,20 @@
 #include "bellows/core/text.h"
 #include "bellows/device/cuda_loader.h"
 #include "bellows/device/select.h"
+#include "bellows/device/sim.h"
 
 namespace bellows {
 namespace {
 
+constexpr auto kSimulated = c10::DeviceType::HPU;
 constexpr int kMaxDevices = 128;  // a device index of LibTorch is one signed byte
 
 [[noreturn]] void reject(const std::string& text, const std::string& kind) {
-  const std::vector<std::string> kinds{"cpu", "cuda"};
+  const std::vector<std::string> kinds{"cpu", "cuda", "sim"};
   const std::string near = kind.empty() ? "" : nearest(kind, kinds);
-  throw ValueError(concat("device: got '", text, "', expected cpu, cuda or cuda:N (N from 0 to ",
-                          kMaxDevices - 1, ")",
-                          near.empty() || near == kind ? "" : "; did you mean " + near + "?"));
+  throw ValueError(concat("device: got '", text,
+                          "', expected cpu, cuda, cuda:N or sim:N (N from 0 to ", kMaxDevices - 1,
+                          ")", near.empty() || near == kind ? "" : "; did you mean " + near + "?"));
 }
 
 int parse_index(const std::string& digits) {
@@ -33,7 +35,7 @@ int parse_index(const std::string& digits) {
 
 // "cpu (no NVIDIA driver)"
 DeviceChoice chosen(c10::Device device, const std::string& why) {
-  return {device, concat(device.str(), " (", why, ")")};
+  return {device, concat(device_name(device), " (", why, ")")};
 }
 
 [[noreturn]] void unusable(const std::string& device, const CudaReport& report) {
@@ -64,6 +66,12 @@ Selection select_auto(const CudaReport& report, const CudaDriver& driver) {
   unusable("the CUDA device", report);
 }
 
+DeviceChoice simulated(int index) {
+  const c10::Device device = sim::device(index);
+  return chosen(device,
+                concat("simulated, ", human_bytes(static_cast<double>(sim::memory_limit()))));
+}
+
 int64_t host_memory() {
   return int64_t{::sysconf(_SC_PHYS_PAGES)} * int64_t{::sysconf(_SC_PAGESIZE)};
 }
@@ -86,7 +94,14 @@ c10::Device parse_device(const std::string& text) {
   if (kind == "cpu" && index == 0) return c10::Device(c10::kCPU);
   if (kind == "cuda" && index >= 0)
     return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
+  if (kind == "sim" && index >= 0)
+    return c10::Device(kSimulated, static_cast<c10::DeviceIndex>(index));
   reject(text, kind);
+}
+
+std::string device_name(c10::Device device) {
+  if (device.type() != kSimulated) return device.str();
+  return device.has_index() ? concat("sim:", int{device.index()}) : "sim";
 }
 
 Selection select_device(const std::string& text, const CudaReport& report,
@@ -108,7 +123,17 @@ Selection select_device(const std::string& text, const CudaReport& report,
 }
 
 DeviceChoice pick_device(const std::string& text) {
-  if (text != "auto" && parse_device(text).is_cpu()) return select_device(text, {}, {}).choice;
+  const c10::Device device = text == "auto" ? c10::Device(c10::kCUDA) : parse_device(text);
+  if (device.is_cpu()) return select_device(text, {}, {}).choice;
+  if (device.type() == kSimulated) return simulated(device.index());
+  if (sim::enabled()) {
+    if (text == "auto") return simulated(0);
+    throw EnvironmentError(
+        concat(text,
+               " cannot be used: simulated devices are switched on, and CUDA is not used next to "
+               "them; unset "
+               "BELLOWS_SIM_DEVICES, or run on one of them with --device sim:0"));
+  }
   const CudaFacts facts = gather_cuda_facts();
   Selection selection = select_device(text, cuda_state(facts), facts.driver);
   if (!selection.warning.empty()) log::warn_once(selection.warning);
@@ -121,8 +146,10 @@ CudaReport cuda_report() {
 
 std::vector<DeviceInfo> list_devices() {
   std::vector<DeviceInfo> out{{c10::Device(c10::kCPU), host_name(), host_memory(), ""}};
+  for (int index = 0; index < sim::device_count(); ++index)
+    out.push_back({sim::device(index), "simulated", sim::memory_limit(), ""});
   const CudaFacts facts = gather_cuda_facts();
-  if (!cuda_state(facts).usable()) return out;
+  if (sim::enabled() || !cuda_state(facts).usable()) return out;
   for (size_t index = 0; index < facts.driver.devices.size(); ++index) {
     const CudaDevice& device = facts.driver.devices[index];
     out.push_back({c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)), device.name,

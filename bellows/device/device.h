@@ -11,9 +11,13 @@
 
 namespace bellows {
 
-/// "cpu", "cuda", "cuda:1" -> device ("cuda" is cuda:0). Throws ValueError that lists what is
-/// understood and the nearest. Says nothing about whether the device is there.
+/// "cpu", "cuda", "cuda:1", "sim:0" -> device ("cuda" is cuda:0, "sim" is sim:0; see sim.h). Throws
+/// ValueError that lists what is understood and the nearest. Says nothing about whether the device
+/// is there.
 c10::Device parse_device(const std::string& text);
+
+/// What parse_device() understands: "sim:1", where LibTorch's own str() says "hpu:1".
+std::string device_name(c10::Device device);
 
 /// A device and why it was taken: "cuda:0 (NVIDIA H200, 139 GiB)", "cpu (no NVIDIA driver)".
 struct DeviceChoice {
@@ -21,10 +25,11 @@ struct DeviceChoice {
   std::string reason;
 };
 
-/// "auto", or what parse_device understands, checked to be usable. `auto` takes cuda:0 where CUDA
-/// is usable, the CPU where the machine has none, and throws EnvironmentError where a driver is
-/// there but broken or too old: training never falls to the CPU silently. A named device that is
-/// not usable is an EnvironmentError that tells the state (see cuda_state.h), its remedy, and
+/// "auto", or what parse_device understands, checked to be usable; simulated devices are switched
+/// on for it. `auto` takes sim:0 where they are on already, cuda:0 where CUDA is usable, the CPU
+/// where the machine has none, and throws EnvironmentError where a driver is there but broken or
+/// too old: training never falls to the CPU silently. A named device that is not usable is an
+/// EnvironmentError that tells the state (see cuda_state.h), its remedy, and
 /// `--device cpu` as the way around.
 DeviceChoice pick_device(const std::string& text = "auto");
 

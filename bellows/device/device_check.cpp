@@ -5,6 +5,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
+#include "bellows/device/device.h"
 #include "bellows/device/move.h"
 
 namespace bellows {
@@ -45,7 +46,7 @@ DeviceCheckGuard::DeviceCheckGuard(c10::Device expected, const NamedTensors& par
 
 std::string DeviceCheckGuard::describe(const std::string& argument,
                                        const at::Tensor& tensor) const {
-  const std::string start = concat(argument, " on ", tensor.device().str());
+  const std::string start = concat(argument, " on ", device_name(tensor.device()));
   auto found = names_.find(tensor.unsafeGetTensorImpl());
   if (found == names_.end() && tensor.has_storage())
     found = names_.find(tensor.storage().unsafeGetStorageImpl());
@@ -72,7 +73,7 @@ void DeviceCheckGuard::check(const OperatorCall& call) const {
   std::vector<std::string> parts;
   for (const auto& [argument, tensor] : tensors) parts.push_back(describe(argument, tensor));
   throw ValueError(concat(call.name(), ": tensors of two devices meet, expected all on ",
-                          expected_.str(), ": ", join(parts)));
+                          device_name(expected_), ": ", join(parts)));
 }
 
 }  // namespace bellows

@@ -13,6 +13,7 @@
 #include "bellows/core/text.h"
 #include "bellows/device/cuda_loader.h"
 #include "bellows/device/cuda_module.h"
+#include "bellows/device/sim.h"
 
 namespace bellows {
 namespace {
@@ -106,7 +107,9 @@ const CudaModule* cuda_module() {
 
 void init() {
   if (has_run) return;
-  if (cuda_driver_present()) {
+  if (sim::enabled() || sim::wanted()) {
+    sim::enable();
+  } else if (cuda_driver_present()) {
     const CudaFiles files = find_cuda_files();
     if (!files.libtorch_cuda.empty() && !files.module.empty()) load_cuda(files);
   }

@@ -6,6 +6,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
+#include "bellows/device/device.h"
 
 namespace bellows {
 namespace {
@@ -26,7 +27,7 @@ void check_devices(c10::Device device, const NamedTensors& parameters, const Nam
   std::map<std::string, std::vector<std::string>> elsewhere;  // by the device they are on
   const auto check = [&](const std::string& name, const at::Tensor& tensor) {
     if (tensor.defined() && !same_device(tensor.device(), device))
-      elsewhere[tensor.device().str()].push_back(name);
+      elsewhere[device_name(tensor.device())].push_back(name);
   };
   for (const auto& [name, tensor] : parameters) {
     check("parameter " + name, tensor);
@@ -37,7 +38,7 @@ void check_devices(c10::Device device, const NamedTensors& parameters, const Nam
       [&](const std::string& path, const at::Tensor& tensor) { check(input_name(path), tensor); });
   if (elsewhere.empty()) return;
 
-  std::string message = concat("expected all on ", device.str());
+  std::string message = concat("expected all on ", device_name(device));
   for (auto& [where, names] : elsewhere) {
     const size_t more = names.size() > kShown ? names.size() - kShown : 0;
     names.resize(names.size() - more);

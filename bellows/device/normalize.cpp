@@ -11,6 +11,7 @@
 #include "bellows/device/cuda/normalize_element.h"
 #include "bellows/device/cuda_module.h"
 #include "bellows/device/device.h"
+#include "bellows/device/stream.h"
 
 namespace bellows {
 namespace {
@@ -68,6 +69,10 @@ at::Tensor normalize(const at::Tensor& images, std::span<const float> mean,
   if (out.numel() == 0) return out;
   if (in.is_cpu()) {
     normalize_cpu(in, out, layout, mean, std);
+  } else if (in.device().type() ==
+             c10::DeviceType::HPU) {  // simulated: the CPU's, in the stream's order
+    Stream::current(in.device()).synchronize();
+    normalize_cpu(in, out, layout, mean, std);
   } else if (in.is_cuda() && cuda_module() != nullptr) {
     cuda_module()->normalize_u8(in, out, layout, mean, std);
   } else if (in.is_cuda()) {
@@ -75,8 +80,8 @@ at::Tensor normalize(const at::Tensor& images, std::span<const float> mean,
     throw EnvironmentError(
         concat("normalize: no CUDA module: ", report.sentence, "; ", report.remedy));
   } else {
-    throw ValueError(
-        concat("normalize: got images on ", in.device().str(), ", expected cpu or cuda"));
+    throw ValueError(concat("normalize: got images on ", device_name(in.device()),
+                            ", expected cpu, cuda or sim"));
   }
   return out;
 }

@@ -9,6 +9,8 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/core/text.h"
+#include "bellows/device/device.h"
+#include "bellows/device/sim.h"
 
 namespace bellows {
 namespace {
@@ -21,9 +23,10 @@ struct NamedGenerator {
 std::vector<NamedGenerator> default_generators() {
   std::vector<NamedGenerator> out;
   const auto add = [&](c10::Device device) {
-    out.push_back({device.str(), at::globalContext().defaultGenerator(device)});
+    out.push_back({device_name(device), at::globalContext().defaultGenerator(device)});
   };
   add(c10::Device(c10::kCPU));
+  for (int index = 0; index < sim::device_count(); ++index) add(sim::device(index));
   const int count = at::detail::getCUDAHooks().deviceCount();
   for (int index = 0; index < count; ++index)
     add(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)));
@@ -43,7 +46,8 @@ void check(const Tree& state, std::vector<NamedGenerator>& generators) {
   std::vector<std::string> wrong;
   if (!state.contains("cpu")) wrong.push_back("cpu is missing");
   for (const auto& [name, value] : state.dict()) {
-    if (name != "cpu" && !name.starts_with("cuda:")) wrong.push_back(name + " is unexpected");
+    if (name != "cpu" && !name.starts_with("cuda:") && !name.starts_with("sim:"))
+      wrong.push_back(name + " is unexpected");
     if (!value.is_tensor())
       wrong.push_back(concat(name, " is a ", value.kind(), ", expected a tensor"));
   }

@@ -7,12 +7,12 @@
 
 namespace bellows {
 
-/// Seeds the default generators of the CPU and of every usable CUDA device. The same draws as
-/// torch.manual_seed(seed) in Python. Call init() before.
+/// Seeds the default generators of the CPU and of every usable CUDA or simulated device. The same
+/// draws as torch.manual_seed(seed) in Python. Call init() before.
 void seed_everything(uint64_t seed);
 
-/// The state of the default generators: "cpu", and "cuda:0" … where CUDA is usable. The generators
-/// are global: all objects of this class stand for the same state.
+/// The state of the default generators: "cpu", and "cuda:0" … or "sim:0" … where there are any. The
+/// generators are global: all objects of this class stand for the same state.
 class RandomState : public Stateful {
  public:
   /// Copies, not live ones.

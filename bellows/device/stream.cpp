@@ -4,6 +4,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
 #include "bellows/device/backend.h"
+#include "bellows/device/device.h"
 
 namespace bellows {
 
@@ -48,8 +49,8 @@ Event::Event(c10::Device device, bool timing) : device_(device), timing_(timing)
 
 void Event::record(const Stream& stream) {
   if (stream.device().type() != device_.type()) {
-    throw ValueError(concat("event: got a stream of ", stream.device().str(), ", expected one of ",
-                            device_.str()));
+    throw ValueError(concat("event: got a stream of ", device_name(stream.device()),
+                            ", expected one of ", device_name(device_)));
   }
   if (event_) {
     event_->record(stream.raw());
@@ -69,8 +70,9 @@ void Event::synchronize() const {
 
 std::chrono::duration<double, std::milli> Event::elapsed_until(const Event& later) const {
   if (device_.type() != later.device_.type()) {
-    throw ValueError(concat("time between events: got one of ", device_.str(), " and one of ",
-                            later.device_.str(), ", expected the same device"));
+    throw ValueError(concat("time between events: got one of ", device_name(device_),
+                            " and one of ", device_name(later.device_),
+                            ", expected the same device"));
   }
   if (!timing_ || !later.timing_)
     throw ValueError(

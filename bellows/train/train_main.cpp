@@ -19,7 +19,9 @@
 #include "bellows/core/interrupt.h"
 #include "bellows/core/log.h"
 #include "bellows/core/text.h"
+#include "bellows/device/device.h"
 #include "bellows/device/init.h"
+#include "bellows/device/sim.h"
 #include "bellows/train/checkpointing.h"
 #include "bellows/train/job.h"
 #include "bellows/train/learning_rate.h"
@@ -42,9 +44,16 @@ struct Arguments {
   ResumeMode mode;
 };
 
+/// LibTorch's name of simulated devices is hpu.
+std::string in_our_words(std::string text) {
+  for (size_t at = 0; sim::enabled() && (at = text.find("hpu:", at)) != std::string::npos;)
+    text.replace(at, 3, "sim");
+  return text;
+}
+
 std::string message_of(const std::exception& error) {
   if (const auto* torch = dynamic_cast<const c10::Error*>(&error))
-    return torch->what_without_backtrace();
+    return in_our_words(torch->what_without_backtrace());
   if (dynamic_cast<const std::bad_alloc*>(&error)) return "out of memory";
   return error.what();
 }
@@ -68,6 +77,13 @@ Config read_config(const Arguments& arguments) {
   for (const auto& assignment : arguments.set) config.set(assignment);
   if (!arguments.device.empty()) config.table("run").set("device", arguments.device, "--device");
   return config;
+}
+
+/// A configuration that asks for a simulated device gets it instead of CUDA.
+void init_for(Config& config) {
+  const auto device = config.table("run").find<std::string>("device").value_or("auto");
+  if (device.starts_with("sim")) pick_device(device);
+  init();
 }
 
 std::string relative_checkpoint(const RunDirectory& run,
@@ -121,7 +137,7 @@ Outcome run_job(Job& job, const RunDirectory& run, const std::string& resolved) 
   const auto checkpointing = std::make_shared<Checkpointing>(job.checkpointing);
   trainer.add(checkpointing);
 
-  Summary summary{.status = "failed", .device = job.device.device.str()};
+  Summary summary{.status = "failed", .device = device_name(job.device.device)};
   const auto write = [&](const std::string& status) {
     summary.status = status;
     summary.progress = trainer.progress();
@@ -161,8 +177,8 @@ int train_job(const Arguments& arguments, const nn::Registry& registry,
   std::optional<RunDirectory> run;
   std::string resolved;
   try {
-    init();
     Config config = read_config(arguments);
+    init_for(config);
     job = make_job(config, registry);
     run.emplace(arguments.run.empty() ? fs::path("runs") / job->name : fs::path(arguments.run),
                 arguments.mode);
@@ -195,13 +211,13 @@ fs::path run_folder(const fs::path& path) {
 }
 
 void evaluate(const std::string& path, const Arguments& arguments, const nn::Registry& registry) {
-  init();
   if (!fs::exists(path)) throw ValueError(path + ": no such run directory or checkpoint");
   const auto checkpoint = find_checkpoint(path, /*prefer_best=*/true);
   if (!checkpoint) throw ValueError(path + ": no whole checkpoint is there");
   Arguments with_config = arguments;
   with_config.config = (run_folder(path) / "config.toml").string();
   Config config = read_config(with_config);
+  init_for(config);
   Job job = make_job(config, registry, Purpose::evaluation);
   checkpoint::load_weights(*checkpoint, *job.model);
   Trainer trainer(*job.model, *job.optimizer, classification(), {.device = job.device.device});
@@ -220,7 +236,7 @@ void add_common(CLI::App& app, Arguments& arguments) {
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   app.add_option("--device", arguments.device,
-                 "auto, cpu, cuda or cuda:N (default: the configuration's run.device)")
+                 "auto, cpu, cuda, cuda:N or sim:N (default: the configuration's run.device)")
       ->check(kNotEmpty);
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
+#include <c10/util/Exception.h>
 
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/core/clock.h"
@@ -9,6 +10,7 @@
 #include "bellows/core/interrupt.h"
 #include "bellows/core/text.h"
 #include "bellows/device/move.h"
+#include "bellows/train/memory_use.h"
 
 namespace bellows::train {
 namespace {
@@ -86,8 +88,18 @@ Trainer::Trainer(nn::Model model, optim::Optimizer& optimizer, StepFunction step
                    [](const auto& entry) { return entry.second.requires_grad(); })) {
     throw ValueError("the model has no parameter that requires a gradient: nothing to train");
   }
-  model_.to(options_.device);
+  with_memory_context([&] { model_.to(options_.device); });
   progress_.epochs = options_.epochs;
+}
+
+template <class Fn>
+void Trainer::with_memory_context(Fn fn) const {
+  try {
+    fn();
+  } catch (c10::OutOfMemoryError& error) {
+    error.add_context(describe_memory(model_, optimizer_, options_.device));
+    throw;
+  }
 }
 
 void Trainer::add(std::shared_ptr<Callback> callback) {
@@ -121,13 +133,15 @@ Outcome Trainer::fit(data::Loader& training, data::Loader* evaluation) {
       if (!end_epoch(evaluation)) break;
       continue;
     }
-    batch->data = to(batch->data, options_.device, /*non_blocking=*/true);
-    if (!checked) {
-      check_devices(options_.device, model_.named_parameters(), model_.named_buffers(),
-                    batch->data);
-      checked = true;
-    }
-    train_step(*batch);
+    with_memory_context([&] {
+      batch->data = to(batch->data, options_.device, /*non_blocking=*/true);
+      if (!checked) {
+        check_devices(options_.device, model_.named_parameters(), model_.named_buffers(),
+                      batch->data);
+        checked = true;
+      }
+      train_step(*batch);
+    });
     progress_.seconds += seconds_since(start);
     if (progress_.step % options_.log_every == 0) log();
     notify(&Callback::on_step);
@@ -231,8 +245,10 @@ std::optional<Values> Trainer::evaluate(data::Loader& loader) {
   const int64_t batches = loader.batches();
   while (auto batch = loader.next()) {
     if (interrupted()) break;
-    metrics.add(step_(model_, to(batch->data, options_.device, /*non_blocking=*/true)),
-                batch->samples, progress_.step);
+    with_memory_context([&] {
+      metrics.add(step_(model_, to(batch->data, options_.device, /*non_blocking=*/true)),
+                  batch->samples, progress_.step);
+    });
     notify(&Callback::on_evaluation_batch, loader.position(), batches);
   }
   model_.train(was_training);

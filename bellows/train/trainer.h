@@ -76,6 +76,9 @@ class Trainer {
   /// The trainer's own numbers, as one part of a checkpoint.
   class State;
 
+  /// Runs fn(); LibTorch's out-of-memory error gets what held the memory.
+  template <class Fn>
+  void with_memory_context(Fn fn) const;
   std::optional<data::Batch> next_batch();
   void train_step(const data::Batch& batch);
   void collect();

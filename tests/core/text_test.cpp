@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "bellows/core/error.h"
+
 namespace bellows {
 namespace {
 
@@ -73,6 +75,31 @@ TEST(TextTest, HumanBytesPicksTheUnit) {
   EXPECT_EQ(human_bytes(8.0 * (int64_t{1} << 30)), "8.0 GiB");
   EXPECT_EQ(human_bytes(-2048), "-2.0 KiB");
   EXPECT_EQ(human_bytes(std::numeric_limits<double>::infinity()), "inf EiB");
+}
+
+TEST(TextTest, ParseBytesReadsBothFamiliesOfUnits) {
+  EXPECT_EQ(parse_bytes("4194304", "x"), 4194304);
+  EXPECT_EQ(parse_bytes("512B", "x"), 512);
+  EXPECT_EQ(parse_bytes("64KiB", "x"), 64 << 10);
+  EXPECT_EQ(parse_bytes("4MiB", "x"), 4 << 20);
+  EXPECT_EQ(parse_bytes("1.5 gib", "x"), int64_t{3} << 29);
+  EXPECT_EQ(parse_bytes("2TiB", "x"), int64_t{2} << 40);
+  EXPECT_EQ(parse_bytes("500MB", "x"), 500'000'000);
+  EXPECT_EQ(parse_bytes("8GB", "x"), 8'000'000'000);
+}
+
+TEST(TextTest, ParseBytesNamesWhatItCannotRead) {
+  for (const char* wrong :
+       {"", "MiB", "4 M", "4MiBs", "0", "-3MiB", "nan", "inf", "1e30GiB", "0.2", "4 4", "4GiB 2"}) {
+    try {
+      parse_bytes(wrong, "BELLOWS_SIM_MEMORY");
+      ADD_FAILURE() << wrong;
+    } catch (const ValueError& error) {
+      EXPECT_NE(std::string(error.what())
+                    .find(concat("BELLOWS_SIM_MEMORY: got '", wrong, "', expected a size")),
+                std::string::npos);
+    }
+  }
 }
 
 TEST(TextTest, HumanSecondsWritesMinutesAndHours) {

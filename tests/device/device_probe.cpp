@@ -1,8 +1,10 @@
 // What a program sees that is started in a prepared environment: `device_probe COMMAND…`, one line
 // of output each.
 #include <cstring>
+#include <filesystem>
 #include <iostream>
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -13,6 +15,7 @@
 #include "bellows/device/cuda_module.h"
 #include "bellows/device/device.h"
 #include "bellows/device/init.h"
+#include "bellows/device/sim.h"
 
 namespace {
 
@@ -45,6 +48,18 @@ std::string run(const std::string& command) {
     return bellows::cuda_module() == nullptr ? "none" : bellows::cuda_module()->archs;
   if (command == "ask") return bellows::concat(at::detail::getCUDAHooks().hasCUDART());
   if (command == "backward") return at::ones({2}).requires_grad_().sum().backward(), "done";
+  if (command == "sim")
+    return bellows::concat(bellows::sim::device_count(), " of ", bellows::sim::memory_limit());
+  if (command == "enable")
+    return bellows::sim::enable({.devices = 2, .memory_bytes = 4096}), "done";
+  if (command == "accelerator") return bellows::concat(at::getAccelerator().has_value());
+  if (command == "hpu") return bellows::concat(at::empty({2}, c10::Device("hpu:0")).device());
+  if (command == "ones")
+    return bellows::concat(at::ones({2}, c10::Device("hpu:0")).sum().item<float>());
+  if (command == "threads") {
+    const std::filesystem::directory_iterator tasks("/proc/self/task");
+    return bellows::concat(std::distance(begin(tasks), end(tasks)));
+  }
   if (command == "lazy_init") return at::detail::getCUDAHooks().init(), "done";
   return bellows::pick_device(command).reason;
 }
