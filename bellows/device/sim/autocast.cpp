@@ -5,8 +5,8 @@
 #include <string>
 
 #include <ATen/autocast_mode.h>
-#include <torch/library.h>
 
+#include "bellows/device/sim/library.h"
 #include "bellows/device/sim/state.h"
 
 namespace bellows::sim {
@@ -94,17 +94,15 @@ torch::CppFunction kernel_for(const std::string& name) {
 }  // namespace
 
 void register_autocast() {
-  static auto* others = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutocastHPU,
-                                           __FILE__, __LINE__);
-  others->fallback(torch::CppFunction::makeFallthrough());
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten",
-                                            c10::DispatchKey::AutocastHPU, __FILE__, __LINE__);
+  constexpr auto kKey = c10::DispatchKey::AutocastHPU;
+  library("_", kKey).fallback(torch::CppFunction::makeFallthrough());
+  torch::Library& casts = library("aten", kKey);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& name :
        dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::AutocastCPU)) {
     if (!name.name.starts_with("aten::")) continue;
     const std::string own = c10::toString(name).substr(sizeof("aten::") - 1);
-    library->impl(own.c_str(), kernel_for(own));
+    casts.impl(own.c_str(), kernel_for(own));
   }
 }
 

@@ -12,8 +12,8 @@
 #include <ATen/ops/mkldnn_rnn_layer.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/library.h>
 
+#include "bellows/device/sim/library.h"
 #include "bellows/device/sim/state.h"
 
 namespace bellows::sim {
@@ -75,10 +75,8 @@ Lstm lstm(const at::Tensor& input, at::TensorList hidden, at::TensorList paramet
 }  // namespace
 
 void register_lstm() {
-  for (const auto key : {c10::DispatchKey::AutogradHPU, c10::DispatchKey::HPU}) {
-    auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-    library->impl("lstm.input", &lstm);
-  }
+  for (const auto key : {c10::DispatchKey::AutogradHPU, c10::DispatchKey::HPU})
+    library("aten", key).impl("lstm.input", &lstm);
 }
 
 }  // namespace bellows::sim

@@ -1,6 +1,7 @@
 // The kernels of the device kind: those that are not the CPU's on host views, and which of those
 // are.
 #include <array>
+#include <deque>
 #include <set>
 #include <string>
 
@@ -16,12 +17,12 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
-#include <torch/library.h>
 
 #include "bellows/core/text.h"
 #include "bellows/device/sim/copy.h"
 #include "bellows/device/sim/fallback.h"
 #include "bellows/device/sim/host_view.h"
+#include "bellows/device/sim/library.h"
 #include "bellows/device/sim/memory.h"
 #include "bellows/device/sim/queue.h"
 #include "bellows/device/sim/state.h"
@@ -142,27 +143,30 @@ std::set<std::string> shadowed_by_composites() {
 
 }  // namespace
 
+torch::Library& library(const char* name, c10::DispatchKey key) {
+  static auto* all = new std::deque<torch::Library>;
+  return all->emplace_back(torch::Library::IMPL, name, key, __FILE__, __LINE__);
+}
+
 void register_operators() {
   constexpr auto kKey = c10::DispatchKey::HPU;
-  static auto* all = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
-  all->fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
-
-  static auto* own = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
-  own->impl("empty.memory_format", &empty);
-  own->impl("empty_strided", &empty_strided);
-  own->impl("_copy_from", &copy_from);
-  own->impl("_copy_from_and_resize", &copy_from_and_resize);
-  own->impl("as_strided", &as_strided);
-  own->impl("view", &view);
-  own->impl("set_.source_Storage_storage_offset", &set_storage);
-  own->impl("record_stream", &record_stream);
-  own->impl("native_dropout", &native_dropout);
+  library("_", kKey).fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+  torch::Library& own = library("aten", kKey);
+  own.impl("empty.memory_format", &empty);
+  own.impl("empty_strided", &empty_strided);
+  own.impl("_copy_from", &copy_from);
+  own.impl("_copy_from_and_resize", &copy_from_and_resize);
+  own.impl("as_strided", &as_strided);
+  own.impl("view", &view);
+  own.impl("set_.source_Storage_storage_offset", &set_storage);
+  own.impl("record_stream", &record_stream);
+  own.impl("native_dropout", &native_dropout);
 
   std::set<std::string> twins = shadowed_by_composites();
   twins.insert(kChoosing.begin(), kChoosing.end());
   for (const char* name : kOwn) twins.erase(name);
   for (const std::string& name : twins)
-    own->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+    own.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
 }
 
 }  // namespace bellows::sim

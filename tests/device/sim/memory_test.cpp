@@ -130,7 +130,7 @@ TEST_F(SimMemory, PinnedMemoryIsHostMemoryThatKnowsItself) {
 TEST_F(SimMemory, ThreadsMayAllocateAtOnce) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&] {
+    threads.emplace_back([&, t] {
       for (int i = 0; i < 200; ++i) {
         const at::Tensor a = of_size(1 + 1000 * (i % 7), t % 2 == 0 ? sim0_ : sim1_);
         a.fill_(i % 100);
