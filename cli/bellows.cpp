@@ -73,6 +73,10 @@ int exec_torch(const std::vector<std::string>& words, const std::string& libtorc
         ExitCode::environment);
   }
   if (const auto damage = damage_of(*search.root)) return fail(*damage, ExitCode::environment);
+  if (const auto mismatch = mismatch_of(*search.root)) {
+    return fail(*mismatch + "; name one of that version with --libtorch, or build Bellows anew",
+                ExitCode::environment);
+  }
   const std::string program = (program_folder() / "bellows-torch").string();
   const char* old = std::getenv("LD_LIBRARY_PATH");
   const std::string path =

@@ -29,8 +29,8 @@ int devices() {
   std::cout << "state\t" << bellows::to_string(report.state) << '\t' << report.sentence << '\t'
             << report.remedy << '\n';
   for (const auto& device : bellows::list_devices()) {
-    std::cout << bellows::device_name(device.device) << '\t' << device.name << '\t' << device.memory_bytes << '\t'
-              << device.compute_capability << '\n';
+    std::cout << bellows::device_name(device.device) << '\t' << device.name << '\t'
+              << device.memory_bytes << '\t' << device.compute_capability << '\n';
   }
   return 0;
 }

@@ -105,6 +105,7 @@ std::optional<LibTorchInfo> print_libtorch(const LibTorchSearch& search) {
     fact("build", info.has_cuda ? concat("CUDA ", info.cuda_major) : "CPU");
     for (const auto& sentence : info.damaged) fact("damaged", sentence);
     if (const auto damage = damage_of(*search.root)) fact("damaged", *damage);
+    if (const auto mismatch = mismatch_of(*search.root)) fact("unfit", *mismatch);
     if (!info.missing.empty())
       fact("missing", join(info.missing) + " (needed by libtorch_cuda.so)");
     return info;

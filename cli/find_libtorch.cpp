@@ -5,6 +5,8 @@
 
 #include "bellows/core/elf.h"
 #include "bellows/core/error.h"
+#include "bellows/core/libtorch_info.h"
+#include "bellows/core/text.h"
 
 namespace bellows::cli {
 namespace fs = std::filesystem;
@@ -44,6 +46,12 @@ class Search {
     if (result.root) return;
     for (const auto& folder : folders) {
       std::error_code ignored;
+      const auto mismatch =
+          must_match && holds_libtorch(folder) ? mismatch_of(folder) : std::nullopt;
+      if (mismatch) {
+        result.looked_at.push_back(source + ": " + *mismatch);
+        continue;
+      }
       if (holds_libtorch(folder)) {
         result.root = fs::canonical(folder, ignored);
         result.source = source;
@@ -55,6 +63,7 @@ class Search {
       result.looked_at.push_back(source + ": " + shown.string() + " is not there");
   }
   LibTorchSearch result;
+  bool must_match = false;
 };
 
 }  // namespace
@@ -78,6 +87,17 @@ std::optional<std::string> damage_of(const fs::path& libtorch) {
   return std::nullopt;
 }
 
+std::optional<std::string> mismatch_of(const fs::path& libtorch) {
+  const auto minor = [](const std::string& version) {
+    return version.substr(0, version.find('.', version.find('.') + 1));
+  };
+  const std::string version = libtorch_version(libtorch);
+  if (version.empty() || minor(version) == minor(BELLOWS_LIBTORCH_VERSION)) return std::nullopt;
+  return concat(libtorch.string(), " is LibTorch ", version,
+                ", but this Bellows was built with " BELLOWS_LIBTORCH_VERSION
+                ", and LibTorch keeps no binary compatibility between minor versions");
+}
+
 LibTorchSearch find_libtorch(const std::string& given) {
   Search search;
   const char* variable = std::getenv("LIBTORCH");
@@ -89,6 +109,7 @@ LibTorchSearch find_libtorch(const std::string& given) {
     search.try_places("environment variable LIBTORCH", {variable});
     return search.result;
   }
+  search.must_match = true;
   const fs::path here = program_folder();
   search.try_places("beside the program",
                     {here.parent_path(), here / "libtorch", here.parent_path() / "libtorch"});

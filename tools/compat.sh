@@ -32,7 +32,7 @@ cmake --build "$folder/build" --parallel "$jobs" >"$folder/build.log" 2>&1 ||
 
 echo "compat: training, stopping and resuming"
 train() {
-  "$folder/build/bin/bellows" train configs/fashion-mnist.toml --device cpu --run "$folder/run" --set data.limit=2000 \
+  "$folder/build/bin/bellows" --libtorch "$libtorch" train configs/fashion-mnist.toml --device cpu --run "$folder/run" --set data.limit=2000 \
     --set run.epochs="$1" "${@:2}" >>"$folder/train.log" 2>&1 ||
     fail "training fails: $(tail -n 1 "$folder/train.log") (all of it: $folder/train.log)"
 }

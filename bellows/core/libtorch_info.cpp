@@ -50,17 +50,6 @@ std::string version_from_header(const fs::path& include) {
   return "";
 }
 
-// The download has `build-version`, the Python package `version.py`; the header lacks the part
-// after "+".
-std::string find_version(const fs::path& root) {
-  std::string version = line_after(root / "build-version", "");
-  if (version.empty()) {
-    version = line_after(root / "version.py", "__version__ = '");
-    version = version.substr(0, version.find('\''));
-  }
-  return version.empty() ? version_from_header(root / "include") : version;
-}
-
 CxxAbi find_abi(const ElfFile& c10) {
   const std::string names = c10.dynamic_strings();
   constexpr std::string_view kConstructor = "_ZN3c105ErrorC";
@@ -194,6 +183,17 @@ fs::path find_module(const fs::path& given, const fs::path& lib) {
 
 }  // namespace
 
+// The download has `build-version`, the Python package `version.py`; the header lacks the part
+// after "+".
+std::string libtorch_version(const fs::path& root) {
+  std::string version = line_after(root / "build-version", "");
+  if (version.empty()) {
+    version = line_after(root / "version.py", "__version__ = '");
+    version = version.substr(0, version.find('\''));
+  }
+  return version.empty() ? version_from_header(root / "include") : version;
+}
+
 std::string_view to_string(CxxAbi abi) {
   switch (abi) {
     case CxxAbi::old:
@@ -220,7 +220,7 @@ LibTorchInfo inspect_libtorch(const fs::path& folder, const fs::path& module_fol
   }
   info.has_c10 = is_there(lib / "libc10.so");
   info.has_cuda = is_there(lib / "libtorch_cuda.so");
-  info.version = find_version(info.root);
+  info.version = libtorch_version(info.root);
   if (info.has_c10)
     read_library(lib / "libc10.so", info, [&](const ElfFile& file) { info.abi = find_abi(file); });
   if (info.has_cuda) {

@@ -41,6 +41,9 @@ struct LibTorchInfo {
 LibTorchInfo inspect_libtorch(const std::filesystem::path& folder,
                               const std::filesystem::path& module_folder = {});
 
+/// "2.14.1+cu130", "2.14.1", or empty where the folder does not tell. Reads a small file or two.
+std::string libtorch_version(const std::filesystem::path& root);
+
 /// Full path of a library in this process, by file name ("libtorch_cpu.so"); nothing where it is
 /// not loaded.
 std::optional<std::filesystem::path> loaded_library(std::string_view file_name);

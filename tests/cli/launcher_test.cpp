@@ -54,6 +54,32 @@ TEST(BellowsProgramTest, WithoutLibTorchTheErrorListsWhereItLooked) {
   EXPECT_THAT(result.err, HasSubstr("--libtorch"));
 }
 
+TEST(BellowsProgramTest, ALibTorchOfAnotherMinorVersionIsRefusedWithBoth) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory_symlink(std::filesystem::path(TEST_LIBTORCH) / "lib",
+                                            folder / "lib");
+  std::ofstream(folder / "build-version") << "2.1.2\n";
+  const auto result = run({BELLOWS_PROGRAM, "--libtorch", folder.path().string(), "models"});
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, HasSubstr("is LibTorch 2.1.2, but this Bellows was built with 2."));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_THAT(run({BELLOWS_PROGRAM, "--libtorch", folder.path().string(), "doctor"}).out,
+              HasSubstr("unfit"));
+}
+
+TEST(BellowsProgramTest, OneOfAnotherMinorVersionInTheCurrentFolderIsPassedOver) {
+  const TemporaryFolder folder;
+  const auto torch = folder / ".venv/lib/python3.11/site-packages/torch";
+  std::filesystem::create_directories(torch);
+  std::filesystem::create_directory_symlink(std::filesystem::path(TEST_LIBTORCH) / "lib",
+                                            torch / "lib");
+  std::ofstream(torch / "version.py") << "__version__ = '2.1.2'\n";
+  const auto result = run({BELLOWS_PROGRAM, "models"}, {{"LIBTORCH", ""}}, folder.path());
+  EXPECT_TRUE(result.exit_code == 0 ||
+              result.err.find("2.1.2, but this Bellows") != std::string::npos)
+      << result.err;
+}
+
 TEST(BellowsProgramTest, LibTorchOptionWinsOverTheEnvironment) {
   EXPECT_EQ(
       run({BELLOWS_PROGRAM, "--libtorch", TEST_LIBTORCH, "models"}, {{"LIBTORCH", "/nowhere"}})

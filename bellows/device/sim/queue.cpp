@@ -86,18 +86,26 @@ uint64_t Queue::push(Work work) {
   return number;
 }
 
+// No lock is held while work runs: it may wait for another queue, whose work may wait for this
+// one's earlier work.
 void Queue::run_until(uint64_t number) {
+  if (done(number)) return;
+  std::unique_lock lock(mutex_);
   while (!done(number)) {
-    const std::lock_guard running(running_);
-    if (done(number)) return;
-    Work work;
-    {
-      const std::lock_guard lock(mutex_);
-      work = std::move(work_.front().first);
-      work_.pop_front();
+    if (running_) {
+      changed_.wait(lock);
+      continue;
     }
+    running_ = true;
+    Work work = std::move(work_.front().first);
+    work_.pop_front();
+    lock.unlock();
     work();
+    work = nullptr;  // what it holds goes before anyone goes on
+    lock.lock();
+    running_ = false;
     done_.fetch_add(1, std::memory_order_acq_rel);
+    changed_.notify_all();
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -47,7 +48,8 @@ class Queue {
   std::deque<std::pair<Work, std::chrono::steady_clock::time_point>> work_;
   double time_ = 0;
   bool noticed_ = false;  // the runner knows of it; under the runner's lock
-  std::mutex running_;    // held by the one who runs work
+  std::condition_variable changed_;
+  bool running_ = false;  // someone runs work
   std::atomic<uint64_t> pushed_ = 0;
   std::atomic<uint64_t> done_ = 0;
 };

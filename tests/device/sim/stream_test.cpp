@@ -182,6 +182,33 @@ TEST_F(SimStream, EachThreadHasItsOwnCurrentStreamAndDevice) {
   EXPECT_EQ(at::zeros({1}, at::device(c10::Device(sim0_.type()))).device(), sim1_);
 }
 
+TEST_F(SimStream, StreamsThatWaitForEachOtherInTurnAreRunByManyThreads) {
+  const at::Tensor host = pinned(1);
+  const Stream first = Stream::from_pool(sim0_), second = Stream::from_pool(sim1_);
+  for (int round = 0; round < 20; ++round) {
+    const at::Tensor x = at::zeros({kSize}, sim0_), y = at::zeros({kSize}, sim1_);
+    for (int i = 0; i < 10; ++i) {
+      Event a(sim0_), b(sim1_);
+      {
+        const StreamGuard on(first);
+        x.copy_(host, /*non_blocking=*/true);
+        a.record(first);
+      }
+      second.wait(a);
+      {
+        const StreamGuard on(second);
+        y.copy_(host, /*non_blocking=*/true);
+        b.record(second);
+      }
+      first.wait(b);
+    }
+    std::thread other([&] { first.synchronize(); });
+    second.synchronize();
+    other.join();
+    EXPECT_EQ(x.sum().item<double>() + y.sum().item<double>(), 2 * kSize);
+  }
+}
+
 TEST_F(SimStream, ManyThreadsMayWaitForOneAnother) {
   const at::Tensor host = pinned(1);
   std::vector<std::thread> threads;
