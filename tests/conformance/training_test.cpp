@@ -3,13 +3,14 @@
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/jit/api/module.h>
 #include <torch/optim/adam.h>
-#include <torch/optim/sgd.h>
 
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/checkpoint/safetensors.h"
 #include "bellows/device/seed.h"
 #include "bellows/device/sim.h"
+#include "bellows/nn/from_torchscript.h"
 #include "bellows/optim/adamw.h"
 #include "bellows/optim/sgd.h"
 #include "tests/conformance/workloads.h"
@@ -135,7 +136,44 @@ TEST_P(Training, WeightsSavedFromADeviceAreThoseOfTheCpu) {
   expect_same(cpu.state_dict(), state);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Training, ::testing::ValuesIn(model_names()));
+// As torch.jit.script and torch.jit.trace write them: a trace calls _convolution.
+TEST(TorchScript, AModuleTrainsOnADeviceAsOnTheCpu) {
+  sim::enable({.devices = 2});
+  const auto train = [](c10::Device device) {
+    torch::jit::Module module("__torch__.Net");
+    module.register_attribute("training", c10::BoolType::get(), true);
+    at::manual_seed(3);
+    module.register_parameter("scripted", at::randn({4, 1, 3, 3}).requires_grad_(), false);
+    module.register_parameter("traced", at::randn({4, 4, 3, 3}).requires_grad_(), false);
+    module.register_parameter("head", at::randn({10, 4 * 24 * 24}).mul(0.01).requires_grad_(),
+                              false);
+    module.define(R"(
+      def forward(self, x):
+          y = torch.relu(torch.conv2d(x, self.scripted))
+          y = torch._convolution(y, self.traced, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, False, False, True, True)
+          y = torch.dropout(torch.relu_(y), 0.1, self.training)
+          return torch.linear(torch.flatten(y, 1), self.head)
+    )");
+    const nn::Model model = nn::from_torchscript(module);
+    model.to(device);
+    optim::AdamW optimizer(model.named_parameters());
+    seed_everything(5);
+    for (int step = 0; step < 5; ++step) {
+      optimizer.zero_grad();
+      at::cross_entropy_loss(model.forward(make_input("convnet", step).to(device)).tensor(),
+                             make_target(step).to(device))
+          .backward();
+      optimizer.step();
+    }
+    NamedTensors state;
+    for (const auto& [key, value] : model.state_dict()) state.emplace_back(key, value.cpu());
+    return state;
+  };
+  expect_same(train(c10::Device(c10::kCPU)), train(sim::device(1)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Training, ::testing::ValuesIn(model_names()),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace bellows::conformance

@@ -37,7 +37,7 @@ TEST(ParseDeviceTest, RefusesAllElseAndListsWhatIsUnderstood) {
         "cuda:99999999999", "cpu:1", "CPU", "cuda:0:0", "auto", "xla"}) {
     const std::string message = message_of<ValueError>([&] { parse_device(text); });
     EXPECT_THAT(message, AllOf(HasSubstr(std::string("got '") + text + "'"),
-                               HasSubstr("expected cpu, cuda or cuda:N")));
+                               HasSubstr("expected cpu, cuda, cuda:N or sim:N")));
   }
 }
 
