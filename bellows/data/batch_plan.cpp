@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -10,13 +11,6 @@
 
 namespace bellows::data {
 namespace {
-
-// FNV-1a over whole indices: tells orders apart, no more.
-int64_t hash_of(const std::vector<int64_t>& order) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const int64_t index : order) hash = (hash ^ static_cast<uint64_t>(index)) * 0x100000001b3u;
-  return static_cast<int64_t>(hash);
-}
 
 std::string text_of(const Tree& value) {
   if (value.is_bool()) return value.boolean() ? "true" : "false";
@@ -36,6 +30,20 @@ class StateChecker {
     if (entry->is_int() && entry->integer() >= minimum) return entry->integer();
     note(concat(key, " is ", text_of(*entry), ", expected an integer of at least ", minimum));
     return minimum;
+  }
+
+  // The list of integers; empty after noting that it is missing or something else.
+  std::set<int64_t> numbers(const std::string& key) {
+    std::set<int64_t> numbers;
+    const Tree* entry = find(key);
+    if (entry == nullptr) return numbers;
+    if (entry->is_list() && std::all_of(entry->list().begin(), entry->list().end(),
+                                        [](const Tree& item) { return item.is_int(); })) {
+      for (const Tree& item : entry->list()) numbers.insert(item.integer());
+    } else {
+      note(concat(key, " is ", text_of(*entry), ", expected a list of integers"));
+    }
+    return numbers;
   }
 
   void expect(const std::string& key, const Tree& here) {
@@ -74,40 +82,21 @@ class StateChecker {
 
 }  // namespace
 
-BatchPlan::BatchPlan(int64_t dataset_size, std::shared_ptr<const Sampler> sampler,
-                     int64_t batch_size, bool drop_last)
-    : dataset_size_(dataset_size),
-      sampler_(std::move(sampler)),
-      batch_size_(batch_size),
-      drop_last_(drop_last) {
+BatchPlan::BatchPlan(int64_t dataset_size, std::shared_ptr<const BatchSampler> sampler)
+    : dataset_size_(dataset_size), sampler_(std::move(sampler)) {
   if (sampler_ == nullptr) throw ValueError("loader: the sampler is null");
-  if (batch_size_ < 1)
-    throw ValueError(concat("loader: got batch size ", batch_size_, ", expected at least 1"));
-  if (sampler_->size() == 0)
-    throw ValueError("loader: the sampler has size 0, so an epoch would have no batch");
-  if (batches() == 0) {
-    throw ValueError(concat("loader: an epoch would have no batch: ", sampler_->size(),
-                            " samples do not fill one batch of ", batch_size_,
-                            " and drop_last is on; lower the batch size or switch drop_last off"));
+  if (batches() == 0 && !sampler_->may_be_empty())
+    throw ValueError("loader: the sampler has no batch, so an epoch would have none");
+  list_ = checked_list(0);
+}
+
+std::shared_ptr<const BatchList> BatchPlan::checked_list(int64_t epoch) const {
+  auto list = std::make_shared<const BatchList>(sampler_->batches(epoch));
+  if (list->size() != batches()) {
+    throw ValueError(concat("loader: the sampler gave ", list->size(), " batches for epoch ", epoch,
+                            ", expected its size, ", batches()));
   }
-  order_ = checked_order(0);
-}
-
-int64_t BatchPlan::batches() const {
-  const int64_t whole = sampler_->size() / batch_size_;
-  return whole + (!drop_last_ && sampler_->size() % batch_size_ != 0 ? 1 : 0);
-}
-
-int64_t BatchPlan::samples() const {
-  return drop_last_ ? batches() * batch_size_ : sampler_->size();
-}
-
-std::vector<int64_t> BatchPlan::checked_order(int64_t epoch) const {
-  std::vector<int64_t> order = sampler_->indices(epoch);
-  if (static_cast<int64_t>(order.size()) != sampler_->size()) {
-    throw ValueError(concat("loader: the sampler gave ", order.size(), " indices for epoch ", epoch,
-                            ", expected its size, ", sampler_->size()));
-  }
+  const auto& order = list->indices;
   const auto bad = std::find_if(order.begin(), order.end(),
                                 [&](int64_t index) { return index < 0 || index >= dataset_size_; });
   if (bad != order.end()) {
@@ -115,7 +104,15 @@ std::vector<int64_t> BatchPlan::checked_order(int64_t epoch) const {
                             bad - order.begin(), " of epoch ", epoch, ", expected 0 to ",
                             dataset_size_ - 1, ": build the sampler with the dataset's size"));
   }
-  return order;
+  return list;
+}
+
+int64_t BatchPlan::hash(int64_t epoch) const {
+  if (hashed_epoch_ != epoch) {
+    hash_ = static_cast<int64_t>(sampler_->order_hash(epoch));
+    hashed_epoch_ = epoch;
+  }
+  return hash_;
 }
 
 void BatchPlan::go_to(int64_t epoch, int64_t position) {
@@ -124,53 +121,66 @@ void BatchPlan::go_to(int64_t epoch, int64_t position) {
     throw ValueError(
         concat("loader: got batch ", position, " to start at, expected 0 to ", batches()));
   }
-  if (epoch != epoch_) order_ = checked_order(epoch);
+  if (epoch != epoch_) list_ = checked_list(epoch);
   epoch_ = epoch;
-  position_ = position;
+  first_ = position;
+  ahead_.clear();
 }
 
-std::span<const int64_t> BatchPlan::batch(int64_t batch) const {
-  const auto begin = static_cast<size_t>(batch * batch_size_);
-  const auto all = std::span(order_);
-  return all.subspan(begin, std::min(static_cast<size_t>(batch_size_), all.size() - begin));
+void BatchPlan::consume(int64_t number) {
+  ahead_.insert(number);
+  while (ahead_.erase(first_) > 0) ++first_;
 }
 
-Tree BatchPlan::settings() const {
-  return Tree::Dict{{"batch_size", batch_size_},
-                    {"drop_last", drop_last_},
-                    {"dataset_size", dataset_size_},
-                    {"sampler_size", sampler_->size()}};
+Tree::Dict BatchPlan::settings() const {
+  Tree::Dict settings = sampler_->settings();
+  settings.insert(
+      {{"batch_size", batch_size() * sampler_->world_size()}, {"dataset_size", dataset_size_}});
+  return settings;
 }
 
 Tree BatchPlan::state_dict() const {
-  Tree state = settings();
-  state.dict().insert(
-      {{"epoch", epoch_}, {"position", position_}, {"order_hash", hash_of(order_)}});
+  Tree::Dict state = settings();
+  Tree::List ahead(ahead_.begin(), ahead_.end());
+  state.insert({{"epoch", epoch_},
+                {"position", first_},
+                {"ahead", std::move(ahead)},
+                {"batches", batches()},
+                {"order_hash", hash(epoch_)}});
   return state;
 }
 
 void BatchPlan::load_state_dict(const Tree& state) {
   StateChecker checker(state);
   const int64_t epoch = checker.integer("epoch", 0);
-  const int64_t position = checker.integer("position", 0);
+  int64_t position = checker.integer("position", 0);
+  const int64_t saved_batches = checker.integer("batches", 0);
   const int64_t order_hash = checker.integer("order_hash");
+  std::set<int64_t> ahead = checker.numbers("ahead");
+  // With another number of ranks the last, incomplete batch may be there or not.
+  if (position == saved_batches) position = batches();
   if (position > batches()) {
     checker.note(concat("position is ", position, ", expected at most the ", batches(),
                         " batches of an epoch"));
   }
-  const Tree here = settings();
-  for (const auto& [key, value] : here.dict()) checker.expect(key, value);
+  if (!ahead.empty() && (*ahead.begin() <= position || *ahead.rbegin() >= saved_batches)) {
+    checker.note(concat("ahead names batches ", *ahead.begin(), " to ", *ahead.rbegin(),
+                        ", expected batches after ", position, " and below ", saved_batches));
+  }
+  for (const auto& [key, value] : settings()) checker.expect(key, value);
   checker.finish();
-  std::vector<int64_t> order = checked_order(epoch);
-  if (hash_of(order) != order_hash) {
+  auto list = checked_list(epoch);
+  if (hash(epoch) != order_hash) {
     throw ValueError(
         concat("loader: cannot continue from this state: the sampler's order of epoch ", epoch,
                " is not the one the state was saved with; build the sampler with "
                "the same seed and settings, or start an epoch afresh"));
   }
-  order_ = std::move(order);
+  std::erase_if(ahead, [&](int64_t number) { return number >= batches(); });
+  list_ = std::move(list);
   epoch_ = epoch;
-  position_ = position;
+  first_ = position;
+  ahead_ = std::move(ahead);
 }
 
 }  // namespace bellows::data

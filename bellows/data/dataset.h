@@ -4,15 +4,28 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "bellows/core/error.h"
+#include "bellows/data/batch_memory.h"
+#include "bellows/data/collate.h"
+#include "bellows/data/random.h"
 #include "bellows/tree/tree.h"
 
 namespace bellows::data {
 
-/// Immutable once built: `get` and `get_batch` are const and are called from many threads at once.
-/// What they return is the caller's to keep and to change: it shares no memory with the dataset or
-/// with other calls.
+/// Which pass over the data a sample is read for. What is random in a sample depends on
+/// (seed, epoch, index) alone.
+struct Pass {
+  uint64_t seed = 0;
+  int64_t epoch = 0;
+  /// The random numbers of the sample at `index`.
+  Random random(int64_t index) const { return {seed, epoch, index}; }
+};
+
+/// Immutable once built: all members are const and are called from many threads at once. What they
+/// return is the caller's to keep and to change: it shares no memory with the dataset or with other
+/// calls.
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -24,37 +37,50 @@ class Dataset {
   /// ValueError when out of range.
   virtual Tree get(int64_t index) const = 0;
 
+  /// The same for one pass, which augmentations differ by; what loaders call. The default is `get`.
+  virtual Tree read(int64_t index, const Pass& pass) const;
+
   /// Several samples as one batch, each tensor with a new first dimension of indices.size(). The
-  /// default calls `get` and stacks; datasets in memory copy whole batches by index instead. Throws
-  /// ValueError for no indices or one out of range (before any sample is read), SampleError when
-  /// `get` throws.
+  /// default calls `get` and collates. Throws ValueError for no indices or one out of range (before
+  /// any sample is read), SampleError when `get` throws.
   virtual Tree get_batch(std::span<const int64_t> indices) const;
+
+  /// Where the sample lies, for messages: a path, maybe with an entry; empty where there is none.
+  /// Never throws.
+  virtual std::string source(int64_t index) const;
 
   /// For readers that are not thread-safe: a dataset of its own for one worker thread, with the
   /// same samples. Null (the default) means that all workers share this one.
   virtual std::unique_ptr<Dataset> for_worker() const { return nullptr; }
 };
 
-/// Reading one sample failed. The message is "sample <index>: <the message of the cause>"; the
-/// cause itself is nested in it (std::rethrow_if_nested).
+/// A dataset that reads whole batches faster than one sample after the other: data in memory, a
+/// database. Loaders call `read_batch`.
+class BatchDataset : public Dataset {
+ public:
+  /// As `get_batch`, in memory from `memory`.
+  virtual Tree read_batch(std::span<const int64_t> indices, const Pass& pass,
+                          BatchMemory& memory) const = 0;
+  Tree get_batch(std::span<const int64_t> indices) const override;
+};
+
+/// Reading one sample failed. The message is "sample <index> (<source>): <the message of the
+/// cause>", without the source where the cause names it; the cause itself is nested in it
+/// (std::rethrow_if_nested).
 class SampleError : public Error {
  public:
-  SampleError(int64_t index, const std::string& cause);
+  SampleError(int64_t index, const std::string& cause, const std::string& source = "");
   int64_t index() const { return index_; }
 
  private:
   int64_t index_;
 };
 
+/// `dataset.read`, with every exception as a SampleError.
+Tree read_sample(const Dataset& dataset, int64_t index, const Pass& pass);
+
 /// Throws ValueError naming the first index outside [0, size) and its place, or when there are no
 /// indices.
 void check_indices(std::span<const int64_t> indices, int64_t size);
-
-/// Stacks samples of equal structure, as torch.utils.data.default_collate: tensors are stacked,
-/// numbers become tensors (int64, float64, bool), strings become a list, lists and dictionaries are
-/// collated entry by entry. Throws ValueError naming the sample's position, the entry's path and
-/// what differs (kind, shape, type, device, length, keys); unlike PyTorch's, types are never
-/// promoted.
-Tree collate(std::span<const Tree> samples);
 
 }  // namespace bellows::data

@@ -3,8 +3,6 @@
 #include <cstring>
 #include <utility>
 
-#include <ATen/ops/empty.h>
-
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
 
@@ -52,11 +50,12 @@ void copy_rows(const char* from, size_t row_bytes, std::span<const int64_t> indi
 
 // In place of at::index_select, which starts LibTorch's threads for every batch: one thread that
 // copies runs at memory speed, and loaders have threads of their own.
-at::Tensor select_rows(const at::Tensor& tensor, std::span<const int64_t> indices) {
+at::Tensor select_rows(const at::Tensor& tensor, std::span<const int64_t> indices,
+                       BatchMemory& memory) {
   auto sizes = tensor.sizes().vec();
   const size_t row_bytes = tensor.nbytes() / static_cast<size_t>(sizes[0]);
   sizes[0] = static_cast<int64_t>(indices.size());
-  at::Tensor result = at::empty(sizes, tensor.options());
+  at::Tensor result = memory.empty(sizes, tensor.scalar_type());
   copy_rows(static_cast<const char*>(tensor.const_data_ptr()), row_bytes, indices,
             static_cast<char*>(result.mutable_data_ptr()));
   return result;
@@ -84,15 +83,16 @@ TensorDataset::TensorDataset(std::vector<at::Tensor> tensors) {
 Tree TensorDataset::get(int64_t index) const {
   check_indices({&index, 1}, size_);
   Tree::List sample;
-  for (const at::Tensor& tensor : tensors_)
-    sample.emplace_back(select_rows(tensor, {&index, 1}).squeeze(0));
+  for (const at::Tensor& tensor : tensors_) sample.emplace_back(tensor.select(0, index).clone());
   return sample;
 }
 
-Tree TensorDataset::get_batch(std::span<const int64_t> indices) const {
+Tree TensorDataset::read_batch(std::span<const int64_t> indices, const Pass&,
+                               BatchMemory& memory) const {
   check_indices(indices, size_);
   Tree::List batch;
-  for (const at::Tensor& tensor : tensors_) batch.emplace_back(select_rows(tensor, indices));
+  for (const at::Tensor& tensor : tensors_)
+    batch.emplace_back(select_rows(tensor, indices, memory));
   return batch;
 }
 

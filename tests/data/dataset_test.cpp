@@ -85,51 +85,5 @@ TEST(DatasetTest, IndexOutOfRangeIsRefusedBeforeAnySampleIsRead) {
   EXPECT_EQ(reads, 0);
 }
 
-TEST(CollateTest, NumbersBecomeTensorsOfTheirTypeAndStringsAList) {
-  const std::array<Tree, 2> samples = {
-      Tree::Dict{{"i", 3}, {"d", 0.5}, {"b", true}, {"s", "one"}, {"l", Tree::List{1, "x"}}},
-      Tree::Dict{{"i", 4}, {"d", 1.5}, {"b", false}, {"s", "two"}, {"l", Tree::List{2, "y"}}}};
-  const Tree batch = collate(samples);
-  EXPECT_EQ(batch.at("i").tensor().scalar_type(), at::kLong);
-  EXPECT_EQ(batch.at("i").tensor()[1].item<int64_t>(), 4);
-  EXPECT_EQ(batch.at("d").tensor().scalar_type(), at::kDouble);
-  EXPECT_EQ(batch.at("d").tensor()[0].item<double>(), 0.5);
-  EXPECT_EQ(batch.at("b").tensor().scalar_type(), at::kBool);
-  EXPECT_TRUE(batch.at("b").tensor()[0].item<bool>());
-  EXPECT_EQ(batch.at("s")[1].string(), "two");
-  EXPECT_EQ(batch.at("l")[0].tensor()[1].item<int64_t>(), 2);
-  EXPECT_EQ(batch.at("l")[1][0].string(), "x");
-}
-
-TEST(CollateTest, BatchSharesNoMemoryWithItsSamples) {
-  const std::array<Tree, 1> samples = {at::zeros({2})};
-  collate(samples).tensor().fill_(1);
-  EXPECT_EQ(samples[0].tensor().sum().item<float>(), 0);
-}
-
-TEST(CollateTest, DifferenceNamesSampleEntryAndBothSides) {
-  const auto message = [](Tree first, Tree second) {
-    const std::array<Tree, 3> samples = {first, first, second};
-    return message_of<ValueError>([&] { collate(samples); });
-  };
-  EXPECT_EQ(message(Tree::Dict{{"a", Tree::List{at::zeros({1}), at::zeros({2, 3})}}},
-                    Tree::Dict{{"a", Tree::List{at::zeros({1}), at::zeros({2, 4})}}}),
-            "collate: entry 'a.1' of sample 2 of the batch has shape [2, 4], expected shape [2, 3] "
-            "as in sample 0: samples of one batch must have the same structure");
-  EXPECT_THAT(message(at::zeros({1}), at::zeros({1}, at::kLong)),
-              HasSubstr("sample 2 of the batch has type Long, expected type Float"));
-  EXPECT_THAT(message(1, 1.0), HasSubstr("a value of kind double, expected a value of kind int"));
-  EXPECT_THAT(message(Tree::List{1}, Tree::List{1, 2}),
-              HasSubstr("has length 2, expected length 1"));
-  EXPECT_THAT(message(Tree::Dict{{"x", 1}}, Tree::Dict{{"y", 1}}),
-              HasSubstr("has keys {y}, expected keys {x}"));
-  EXPECT_THAT(message(Tree(), Tree()), HasSubstr("has no value"));
-  EXPECT_THAT(message(at::Tensor(), at::Tensor()), HasSubstr("undefined tensor"));
-}
-
-TEST(CollateTest, NoSamplesIsAnError) {
-  EXPECT_THAT(message_of<ValueError>([] { collate({}); }), HasSubstr("no samples"));
-}
-
 }  // namespace
 }  // namespace bellows::data

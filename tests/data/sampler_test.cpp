@@ -68,6 +68,50 @@ TEST(RandomSamplerTest, ManyThreadsGetTheSameOrder) {
   for (const auto& order : got) EXPECT_EQ(order, expected);
 }
 
+TEST(RandomSamplerTest, WithReplacementDrawsAsManyAsAskedFor) {
+  const auto sampler = RandomSampler::with_replacement(5, 1000, 3);
+  EXPECT_EQ(sampler.size(), 1000);
+  const auto order = sampler.indices(0);
+  EXPECT_EQ(order.size(), 1000u);
+  for (int64_t index = 0; index < 5; ++index)
+    EXPECT_NEAR(static_cast<double>(std::count(order.begin(), order.end(), index)), 200, 65);
+  EXPECT_NE(sampler.indices(1), order);
+  EXPECT_EQ(test::message_of<ValueError>([] { RandomSampler::with_replacement(0, 3, 0); }),
+            "sampler: got size 0, expected at least 1 to draw 3 samples from");
+  EXPECT_THROW(RandomSampler::with_replacement(3, -1, 0), ValueError);
+}
+
+TEST(WeightedRandomSamplerTest, DrawsByWeight) {
+  const WeightedRandomSampler sampler({0, 1, 3}, 4000, true, 1);
+  const auto order = sampler.indices(0);
+  EXPECT_EQ(std::count(order.begin(), order.end(), 0), 0);
+  EXPECT_NEAR(static_cast<double>(std::count(order.begin(), order.end(), 2)), 3000, 140);
+  EXPECT_NE(sampler.indices(1), order);
+  auto all = WeightedRandomSampler({1, 5, 2}, 3, false, 1).indices(0);
+  std::sort(all.begin(), all.end());
+  EXPECT_THAT(all, ElementsAre(0, 1, 2));
+}
+
+TEST(WeightedRandomSamplerTest, WeightsThatCannotWorkAreRefused) {
+  const auto message = [](std::vector<double> weights, int64_t samples, bool replacement) {
+    return test::message_of<ValueError>(
+        [&] { WeightedRandomSampler(weights, samples, replacement, 0); });
+  };
+  EXPECT_EQ(message({}, 1, true), "sampler: got 0 weights, expected 1 to 16777216");
+  EXPECT_EQ(message({1, -2}, 1, true),
+            "sampler: weight 1 is -2, expected a finite number of 0 or more");
+  EXPECT_EQ(message({0, 0}, 1, true), "sampler: all weights are 0, expected one above 0");
+  EXPECT_EQ(message({1, 0, 1}, 3, false),
+            "sampler: got 3 samples to draw without replacement from 2 weights above 0");
+}
+
+TEST(SubsetSamplerTest, GivesTheSubsetInItsOrderOrShuffled) {
+  EXPECT_THAT(SubsetSampler({5, 3, 8}).indices(2), ElementsAre(5, 3, 8));
+  const SubsetSampler shuffled({5, 3, 8, 1, 4, 9}, 7);
+  EXPECT_NE(shuffled.indices(0), shuffled.indices(1));
+  EXPECT_THAT(shuffled.indices(1), ::testing::UnorderedElementsAre(5, 3, 8, 1, 4, 9));
+}
+
 TEST(SamplerTest, EmptyIsAllowedAndNegativeIsNot) {
   EXPECT_THAT(RandomSampler(0, 1).indices(0), IsEmpty());
   EXPECT_EQ(test::message_of<ValueError>([] { RandomSampler(-1, 0); }),
