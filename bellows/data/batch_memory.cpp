@@ -49,12 +49,18 @@ struct BatchMemory::Pool {
         count(block.bytes);
         return block;
       }
+      ++allocated;
+      count(bytes);  // before it is there, so that a block given back meanwhile is not evicted
     }
-    Block block{allocator->allocate(bytes), bytes};
-    const std::lock_guard lock(mutex);
-    ++allocated;
-    count(bytes);
-    return block;
+    try {
+      return {allocator->allocate(bytes), bytes};
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      --allocated;
+      --live;
+      live_bytes -= bytes;
+      throw;
+    }
   }
 
   void count(size_t bytes) {

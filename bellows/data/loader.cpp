@@ -192,7 +192,7 @@ std::unique_ptr<Loader> make_loader(std::shared_ptr<const StreamDataset> stream,
                                     LoaderOptions options) {
   if (stream == nullptr) throw ValueError("loader: the stream is null");
   check_options(options);
-  BatchPlan plan(stream->size(),
+  BatchPlan plan(stream->global_size(),
                  std::make_shared<StreamBatches>(stream, options.batch_size, options.drop_last));
   return std::make_unique<TheLoader>(nullptr, std::move(stream), std::move(plan), options);
 }

@@ -41,9 +41,10 @@ class StreamDataset {
   /// The sample; called from many threads at once. The default is the record's data.
   virtual Tree decode(Record record, const Pass& pass) const;
 
-  /// Ranks that share the order, and a hash of what it depends on (equal on all of them): what a
-  /// state is checked against.
+  /// Ranks that share the order, the records of all of them, and a hash of what it depends on
+  /// (equal on all of them): what a state is checked against.
   virtual int64_t world_size() const { return 1; }
+  virtual int64_t global_size() const { return size(); }
   virtual uint64_t order_hash(int64_t epoch) const;
 };
 

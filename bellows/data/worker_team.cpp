@@ -34,8 +34,9 @@ struct WorkerTeam::State {
   int64_t next = 0;
   int64_t end = 0;
   std::set<int64_t> done;
-  std::set<int64_t> again;  // failed ones, to be made anew
-  int64_t out = 0;          // ready or in preparation
+  std::set<int64_t> failed;  // what was thrown for these was seen
+  std::set<int64_t> again;   // failed ones that were asked for again
+  int64_t out = 0;           // ready or in preparation
   std::map<int64_t, Outcome> prepared;
 
   bool stopping = false;
@@ -43,12 +44,16 @@ struct WorkerTeam::State {
   std::vector<std::unique_ptr<Reading>> readings;  // one for each worker
   std::vector<std::thread> threads;
 
-  // With the lock: the number to be made next.
+  // With the lock: the number to be made next. A failed one still counts in `out`, so that there
+  // is always room to make it again.
   std::optional<int64_t> pick() {
-    if (!reader || out >= depth) return std::nullopt;
+    if (!reader) return std::nullopt;
     if (!again.empty()) return again.extract(again.begin()).value();
+    if (out >= depth) return std::nullopt;
     while (next < end && done.contains(next)) ++next;
-    return next < end ? std::optional(next++) : std::nullopt;
+    if (next == end) return std::nullopt;
+    ++out;
+    return next++;
   }
 
   void run(Reading& reading) {
@@ -57,7 +62,6 @@ struct WorkerTeam::State {
       std::optional<int64_t> number;
       wake.wait(lock, [&] { return stopping || (number = pick()); });
       if (stopping) break;
-      ++out;
       const auto mine = reader;
       reading.batch = *number;
       lock.unlock();
@@ -137,6 +141,7 @@ void WorkerTeam::stop() {
     reader = std::exchange(state_->reader, nullptr);
     state_->prepared.swap(dropped);
     state_->again.clear();
+    state_->failed.clear();
     state_->out = 0;
   }
   if (reader) reader->cancel();
@@ -159,6 +164,10 @@ void WorkerTeam::serve(std::shared_ptr<BatchReader> reader, int64_t first, int64
 std::optional<WorkerTeam::Taken> WorkerTeam::take(std::optional<int64_t> number,
                                                   std::chrono::milliseconds timeout) {
   std::unique_lock lock(state_->mutex);
+  if (!state_->failed.empty()) {
+    state_->again.merge(state_->failed);
+    state_->wake.notify_all();
+  }
   auto& prepared = state_->prepared;
   auto found = prepared.end();
   const auto there = [&] {
@@ -173,8 +182,11 @@ std::optional<WorkerTeam::Taken> WorkerTeam::take(std::optional<int64_t> number,
   const int64_t got = found->first;
   Outcome outcome = std::move(found->second);
   prepared.erase(found);
-  --state_->out;
-  if (outcome.error) state_->again.insert(got);
+  if (outcome.error) {
+    state_->failed.insert(got);
+  } else {
+    --state_->out;
+  }
   lock.unlock();
   state_->wake.notify_all();
   if (outcome.error) std::rethrow_exception(outcome.error);

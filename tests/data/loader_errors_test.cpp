@@ -75,6 +75,19 @@ TEST(LoaderErrorsTest, ABatchThatFailedIsReadAgainOnTheNextCall) {
   }
 }
 
+TEST(LoaderErrorsTest, AFailedBatchIsReadAgainAlsoWhereAllOthersAreReady) {
+  std::atomic<int> failures = 1;
+  const auto probe = std::make_shared<Probe>(12, [&](int64_t index, Random&) {
+    if (index == 0 && failures-- > 0) throw std::runtime_error("once");
+    return index;
+  });
+  const auto loader =
+      in_order(probe, {.batch_size = 1, .workers = 2, .prefetch = 2, .timeout = 20s});
+  EXPECT_THROW(loader->next(), SampleError);
+  for (int wait = 0; wait < 500 && probe->calls < 3; ++wait) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(rest_of_epoch(*loader).size(), 12u);
+}
+
 TEST(LoaderErrorsTest, SkippedSamplesAreLeftOutAndCounted) {
   const auto dataset = std::make_shared<Probe>(12, [](int64_t index, Random&) {
     if (index == 1 || (index >= 4 && index < 8)) throw std::runtime_error("damaged");

@@ -1,0 +1,211 @@
+#include "bellows/data/combine.h"
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "bellows/core/text.h"
+
+namespace bellows::data {
+namespace {
+
+std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, const char* what) {
+  if (dataset == nullptr) throw ValueError(concat(what, ": the dataset is null"));
+  return dataset;
+}
+
+class Mapped : public Dataset {
+ public:
+  Mapped(std::shared_ptr<const Dataset> dataset, SampleTransform transform)
+      : dataset_(std::move(dataset)), transform_(std::move(transform)) {
+    for (const auto* below = dynamic_cast<const Mapped*>(dataset_.get()); below != nullptr;
+         below = dynamic_cast<const Mapped*>(below->dataset_.get())) {
+      ++level_;
+    }
+  }
+  int64_t size() const override { return dataset_->size(); }
+  Tree get(int64_t index) const override { return read(index, Pass{}); }
+  Tree read(int64_t index, const Pass& pass) const override {
+    // Maps on top of each other must not draw the same numbers.
+    Pass own = pass;
+    own.seed += level_ * 0x9E3779B97F4A7C15u;
+    Random random = own.random(index);
+    return transform_(dataset_->read(index, pass), random);
+  }
+  std::string source(int64_t index) const override { return dataset_->source(index); }
+  std::unique_ptr<Dataset> for_worker() const override {
+    std::shared_ptr<const Dataset> own = dataset_->for_worker();
+    return own ? std::make_unique<Mapped>(std::move(own), transform_) : nullptr;
+  }
+
+ private:
+  std::shared_ptr<const Dataset> dataset_;
+  SampleTransform transform_;
+  uint64_t level_ = 0;
+};
+
+class Concatenated : public Dataset {
+ public:
+  explicit Concatenated(std::vector<std::shared_ptr<const Dataset>> datasets)
+      : datasets_(std::move(datasets)) {
+    for (const auto& dataset : datasets_) {
+      ends_.push_back(checked(dataset, "concat")->size() + (ends_.empty() ? 0 : ends_.back()));
+    }
+  }
+  int64_t size() const override { return ends_.back(); }
+  Tree get(int64_t index) const override {
+    check_indices({&index, 1}, size());
+    const auto [part, inner] = find(index);
+    return datasets_[part]->get(inner);
+  }
+  Tree read(int64_t index, const Pass& pass) const override {
+    check_indices({&index, 1}, size());
+    const auto [part, inner] = find(index);
+    Pass own = pass;
+    own.seed += part * 0xD1B54A32D192ED03u;  // equal indices of two parts are different samples
+    return datasets_[part]->read(inner, own);
+  }
+  std::string source(int64_t index) const override {
+    if (index < 0 || index >= size()) return {};
+    const auto [part, inner] = find(index);
+    return datasets_[part]->source(inner);
+  }
+  std::unique_ptr<Dataset> for_worker() const override {
+    bool any = false;
+    std::vector<std::shared_ptr<const Dataset>> own;
+    for (const auto& dataset : datasets_) {
+      std::shared_ptr<const Dataset> mine = dataset->for_worker();
+      any = any || mine;
+      own.push_back(mine ? std::move(mine) : dataset);
+    }
+    return any ? std::make_unique<Concatenated>(std::move(own)) : nullptr;
+  }
+
+ private:
+  std::pair<size_t, int64_t> find(int64_t index) const {
+    const auto end = std::upper_bound(ends_.begin(), ends_.end(), index);
+    const auto part = static_cast<size_t>(end - ends_.begin());
+    return {part, index - (part == 0 ? 0 : ends_[part - 1])};
+  }
+
+  std::vector<std::shared_ptr<const Dataset>> datasets_;
+  std::vector<int64_t> ends_;
+};
+
+class Subset : public Dataset {
+ public:
+  Subset(std::shared_ptr<const Dataset> dataset,
+         std::shared_ptr<const std::vector<int64_t>> indices)
+      : dataset_(std::move(dataset)), indices_(std::move(indices)) {}
+  int64_t size() const override { return std::ssize(*indices_); }
+  Tree get(int64_t index) const override {
+    check_indices({&index, 1}, size());
+    return dataset_->get(inner(index));
+  }
+  Tree read(int64_t index, const Pass& pass) const override {
+    check_indices({&index, 1}, size());
+    return dataset_->read(inner(index), pass);
+  }
+  std::string source(int64_t index) const override {
+    return index < 0 || index >= size() ? "" : dataset_->source(inner(index));
+  }
+  std::unique_ptr<Dataset> for_worker() const override {
+    std::shared_ptr<const Dataset> own = dataset_->for_worker();
+    return own ? std::make_unique<Subset>(std::move(own), indices_) : nullptr;
+  }
+
+ private:
+  int64_t inner(int64_t index) const { return (*indices_)[static_cast<size_t>(index)]; }
+
+  std::shared_ptr<const Dataset> dataset_;
+  std::shared_ptr<const std::vector<int64_t>> indices_;
+};
+
+size_t bytes_of(const Tree& tree) {
+  if (tree.is_tensor()) return tree.tensor().defined() ? tree.tensor().nbytes() : 0;
+  size_t bytes = tree.is_string() ? tree.string().size() : sizeof(Tree);
+  if (tree.is_list()) {
+    for (const Tree& item : tree.list()) bytes += bytes_of(item);
+  } else if (tree.is_dict()) {
+    for (const auto& [key, item] : tree.dict()) bytes += bytes_of(item);
+  }
+  return bytes;
+}
+
+class Cached : public Dataset {
+ public:
+  // Shared by the datasets of all workers.
+  struct Store {
+    explicit Store(int64_t size) : samples(static_cast<size_t>(size)) {}
+    std::mutex mutex;
+    std::vector<std::shared_ptr<const Tree>> samples;
+    size_t bytes = 0;
+  };
+
+  Cached(std::shared_ptr<const Dataset> dataset, size_t most_bytes, std::shared_ptr<Store> store)
+      : dataset_(std::move(dataset)), most_bytes_(most_bytes), store_(std::move(store)) {}
+  int64_t size() const override { return dataset_->size(); }
+  Tree get(int64_t index) const override { return read(index, Pass{}); }
+  Tree read(int64_t index, const Pass& pass) const override {
+    check_indices({&index, 1}, size());
+    std::shared_ptr<const Tree>& place = store_->samples[static_cast<size_t>(index)];
+    std::shared_ptr<const Tree> kept;
+    {
+      const std::lock_guard lock(store_->mutex);
+      kept = place;
+    }
+    if (kept) return copy(*kept);
+    Tree sample = dataset_->read(index, pass);
+    const size_t bytes = bytes_of(sample);
+    auto own = std::make_shared<const Tree>(copy(sample));
+    const std::lock_guard lock(store_->mutex);
+    if (!place && store_->bytes + bytes <= most_bytes_) {
+      store_->bytes += bytes;
+      place = std::move(own);
+    }
+    return sample;
+  }
+  std::string source(int64_t index) const override { return dataset_->source(index); }
+  std::unique_ptr<Dataset> for_worker() const override {
+    std::shared_ptr<const Dataset> own = dataset_->for_worker();
+    return own ? std::make_unique<Cached>(std::move(own), most_bytes_, store_) : nullptr;
+  }
+
+ private:
+  static Tree copy(const Tree& tree) {
+    return tree.map([](const at::Tensor& tensor) { return tensor.clone(); });
+  }
+
+  std::shared_ptr<const Dataset> dataset_;
+  size_t most_bytes_;
+  std::shared_ptr<Store> store_;
+};
+
+}  // namespace
+
+std::shared_ptr<Dataset> map(std::shared_ptr<const Dataset> dataset, SampleTransform transform) {
+  if (!transform) throw ValueError("map: the transform is empty");
+  return std::make_shared<Mapped>(checked(std::move(dataset), "map"), std::move(transform));
+}
+
+std::shared_ptr<Dataset> concat_datasets(std::vector<std::shared_ptr<const Dataset>> datasets) {
+  if (datasets.empty()) throw ValueError("concat: got no datasets, expected at least one");
+  return std::make_shared<Concatenated>(std::move(datasets));
+}
+
+std::shared_ptr<Dataset> subset(std::shared_ptr<const Dataset> dataset,
+                                std::vector<int64_t> indices) {
+  checked(dataset, "subset");
+  if (!indices.empty()) check_indices(indices, dataset->size());
+  return std::make_shared<Subset>(std::move(dataset),
+                                  std::make_shared<const std::vector<int64_t>>(std::move(indices)));
+}
+
+std::shared_ptr<Dataset> cache(std::shared_ptr<const Dataset> dataset, size_t most_bytes) {
+  checked(dataset, "cache");
+  const auto store = std::make_shared<Cached::Store>(dataset->size());
+  return std::make_shared<Cached>(std::move(dataset), most_bytes, store);
+}
+
+}  // namespace bellows::data

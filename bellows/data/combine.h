@@ -1,0 +1,34 @@
+// Datasets made of others.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "bellows/data/dataset.h"
+
+namespace bellows::data {
+
+/// Changes a sample; `random` depends on (seed, epoch, index) alone. Called from many threads at
+/// once. Where several maps stand on top of each other, each draws its own numbers.
+using SampleTransform = std::function<Tree(Tree sample, Random& random)>;
+
+/// `dataset` with `transform` applied to each sample as it is read. `get` is the first epoch's with
+/// seed 0.
+std::shared_ptr<Dataset> map(std::shared_ptr<const Dataset> dataset, SampleTransform transform);
+
+/// One after the other, as torch.utils.data.ConcatDataset. Random numbers go by the index in the
+/// whole.
+std::shared_ptr<Dataset> concat_datasets(std::vector<std::shared_ptr<const Dataset>> datasets);
+
+/// Samples `indices` of `dataset`, as torch.utils.data.Subset. Random numbers go by the index in
+/// the whole. Throws ValueError for one that `dataset` does not have.
+std::shared_ptr<Dataset> subset(std::shared_ptr<const Dataset> dataset,
+                                std::vector<int64_t> indices);
+
+/// Keeps each sample in memory once it was read, until `most_bytes` of tensors and strings are
+/// kept; further ones are read anew each time. What is random below it is drawn once, so put random
+/// maps on top. Every read copies.
+std::shared_ptr<Dataset> cache(std::shared_ptr<const Dataset> dataset, size_t most_bytes);
+
+}  // namespace bellows::data
