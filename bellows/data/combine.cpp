@@ -45,6 +45,27 @@ class Mapped : public Dataset {
   uint64_t level_ = 0;
 };
 
+class MappedStream : public StreamDataset {
+ public:
+  MappedStream(std::shared_ptr<const StreamDataset> stream, SampleTransform transform)
+      : stream_(std::move(stream)), transform_(std::move(transform)) {}
+  int64_t size() const override { return stream_->size(); }
+  std::unique_ptr<RecordReader> open(const Pass& pass, int64_t first) const override {
+    return stream_->open(pass, first);
+  }
+  Tree decode(Record record, const Pass& pass) const override {
+    Random random = pass.random(record.index);
+    return transform_(stream_->decode(std::move(record), pass), random);
+  }
+  int64_t world_size() const override { return stream_->world_size(); }
+  int64_t global_size() const override { return stream_->global_size(); }
+  uint64_t order_hash(int64_t epoch) const override { return stream_->order_hash(epoch); }
+
+ private:
+  std::shared_ptr<const StreamDataset> stream_;
+  SampleTransform transform_;
+};
+
 class Concatenated : public Dataset {
  public:
   explicit Concatenated(std::vector<std::shared_ptr<const Dataset>> datasets)
@@ -187,6 +208,13 @@ class Cached : public Dataset {
 std::shared_ptr<Dataset> map(std::shared_ptr<const Dataset> dataset, SampleTransform transform) {
   if (!transform) throw ValueError("map: the transform is empty");
   return std::make_shared<Mapped>(checked(std::move(dataset), "map"), std::move(transform));
+}
+
+std::shared_ptr<StreamDataset> map(std::shared_ptr<const StreamDataset> stream,
+                                   SampleTransform transform) {
+  if (stream == nullptr) throw ValueError("map: the stream is null");
+  if (!transform) throw ValueError("map: the transform is empty");
+  return std::make_shared<MappedStream>(std::move(stream), std::move(transform));
 }
 
 std::shared_ptr<Dataset> concat_datasets(std::vector<std::shared_ptr<const Dataset>> datasets) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bellows/data/dataset.h"
+#include "bellows/data/stream.h"
 
 namespace bellows::data {
 
@@ -16,6 +17,10 @@ using SampleTransform = std::function<Tree(Tree sample, Random& random)>;
 /// `dataset` with `transform` applied to each sample as it is read. `get` is the first epoch's with
 /// seed 0.
 std::shared_ptr<Dataset> map(std::shared_ptr<const Dataset> dataset, SampleTransform transform);
+
+/// The same of a stream: of each record, once it is decoded.
+std::shared_ptr<StreamDataset> map(std::shared_ptr<const StreamDataset> stream,
+                                   SampleTransform transform);
 
 /// One after the other, as torch.utils.data.ConcatDataset. Random numbers go by the index in the
 /// whole.

@@ -9,8 +9,8 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
-#include "bellows/data/idx.h"
 #include "bellows/device/seed.h"
+#include "bellows/train/job_data.h"
 
 namespace bellows::train {
 namespace {
@@ -26,13 +26,12 @@ bool is_folder_name(const std::string& name) {
 
 /// One sample through the model, before anything is written: a model that does not fit the data is
 /// a mistake in the configuration, not a failure of the run.
-void check_model_takes(const Job& job, const data::Dataset& dataset, int64_t classes) {
+void check_model_takes(const Job& job, const Tree& example, int64_t classes) {
   at::NoGradGuard no_grad;
   job.model->eval();
   at::Tensor logits;
   try {
-    const int64_t first = 0;
-    logits = job.model->forward(dataset.get_batch({&first, 1})[0]).tensor();
+    logits = job.model->forward(example[0]).tensor();
   } catch (const c10::Error& error) {
     throw ValueError(
         concat("model.name: ", job.model_name,
@@ -46,32 +45,9 @@ void check_model_takes(const Job& job, const data::Dataset& dataset, int64_t cla
   }
 }
 
-/// Data sets by name: sets of images and labels in IDX files, which differ in folder and in the
-/// pixels' mean and standard deviation.
-data::IdxDatasetOptions read_data_options(Options& options) {
-  const auto name = options.get_one_of("dataset", "fashion-mnist", {"fashion-mnist", "mnist"});
-  data::IdxDatasetOptions idx;
-  std::string root = "/usr/share/datasets/fashion-mnist";
-  if (name == "mnist") {
-    root = "data/mnist";
-    idx.mean = 0.1307;
-    idx.std = 0.3081;
-  }
-  idx.root = options.get<std::string>("root", root);
-  idx.limit = options.get_in<int64_t>("limit", 0, 0, kMany);
-  return idx;
-}
-
-std::shared_ptr<const data::Dataset> read_data(data::IdxDatasetOptions options, bool train) {
-  options.train = train;
-  if (!train) options.limit = 0;
-  return std::make_shared<data::TensorDataset>(data::read_idx_dataset(options));
-}
-
 }  // namespace
 
 Job make_job(Config& config, const nn::Registry& registry, Purpose purpose) {
-  constexpr int64_t kEvaluationBatch = 1000;
   Job job;
   auto& run = config.table("run");
   job.name = run.get<std::string>("name", "run");
@@ -87,10 +63,8 @@ Job make_job(Config& config, const nn::Registry& registry, Purpose purpose) {
   const auto threads = run.get_in<int64_t>("threads", 0, 0, 4096);
   const bool deterministic = run.get<bool>("deterministic", false);
 
-  auto& data_table = config.table("data");
-  job.batch_size = data_table.get_in<int64_t>("batch_size", 128, 1, kMany);
-  const auto workers = data_table.get_in<int64_t>("workers", 0, 0, 1024);
-  const bool drop_last = data_table.get<bool>("drop_last", false);
+  DataTable data(config.table("data"), seed);
+  job.batch_size = data.batch_size();
 
   auto& checkpoint = config.table("checkpoint");
   job.checkpointing.every_steps = checkpoint.get_in<int64_t>("every_steps", 0, 0, kMany);
@@ -119,21 +93,14 @@ Job make_job(Config& config, const nn::Registry& registry, Purpose purpose) {
   seed_everything(seed);
   job.model = std::make_unique<nn::Model>(registry.make(job.model_name, model_table));
   job.optimizer = optim::make_optimizer(config.table("optim"), job.model->named_parameters());
-  const auto idx = read_data_options(data_table);
   config.reject_unknown();
   job.device = pick_device(device);
 
-  const auto evaluation = read_data(idx, /*train=*/false);
-  check_model_takes(job, *evaluation, idx.classes);
-  job.evaluation =
-      data::make_loader(evaluation, std::make_shared<data::SequentialSampler>(evaluation->size()),
-                        {.batch_size = kEvaluationBatch, .workers = workers});
+  job.evaluation = data.evaluation();
+  check_model_takes(job, data.example(), data.classes());
   if (purpose == Purpose::evaluation) return job;
 
-  const auto training = read_data(idx, /*train=*/true);
-  job.training =
-      data::make_loader(training, std::make_shared<data::RandomSampler>(training->size(), seed),
-                        {.batch_size = job.batch_size, .drop_last = drop_last, .workers = workers});
+  job.training = data.training();
   if (linear) {
     if (line.total_iters == 0)
       line.total_iters = std::max<int64_t>(1, job.epochs * job.training->batches());

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "bellows/core/exit_code.h"
+
 namespace bellows {
 namespace {
 
@@ -29,6 +31,31 @@ TEST(ErrorTest, EveryErrorIsCaughtAsBellowsError) {
   EXPECT_TRUE((std::is_base_of_v<EnvironmentError, FileError>));
   EXPECT_TRUE((std::is_base_of_v<EnvironmentError, CorruptFileError>));
   EXPECT_TRUE((std::is_base_of_v<std::runtime_error, Error>));
+}
+
+TEST(ErrorTest, ExitCodeIsThatOfTheKindAlsoWhereADamagedFileStandsBehindIt) {
+  const auto code_of = [](auto thrower) {
+    try {
+      thrower();
+    } catch (const std::exception& error) {
+      return exit_code(error);
+    }
+    return ExitCode::done;
+  };
+  EXPECT_EQ(code_of([] { throw ValueError("v"); }), ExitCode::usage);
+  EXPECT_EQ(code_of([] { throw CorruptFileError("a", "b"); }), ExitCode::environment);
+  EXPECT_EQ(code_of([] { throw Error("e"); }), ExitCode::failed);
+  const auto behind = [](auto cause) {
+    return [cause] {
+      try {
+        throw cause;
+      } catch (...) {
+        std::throw_with_nested(Error("sample 3"));
+      }
+    };
+  };
+  EXPECT_EQ(code_of(behind(CorruptFileError("a", "b"))), ExitCode::environment);
+  EXPECT_EQ(code_of(behind(ValueError("v"))), ExitCode::failed);
 }
 
 }  // namespace

@@ -1,0 +1,69 @@
+// The table [data] of a configuration: which data set, how its samples are changed, how they are
+// loaded.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bellows/core/options.h"
+#include "bellows/data/augment.h"
+#include "bellows/data/loader.h"
+
+namespace bellows::train {
+
+class DataTable {
+ public:
+  /// Reads every key, and nothing else. Throws ValueError for what is out of range.
+  DataTable(Options& table, uint64_t seed);
+
+  int64_t batch_size() const { return loading_.batch_size; }
+  /// Batches {input, target} of inputs as the model takes them, target int64. Reads files: throws
+  /// EnvironmentError where they are absent or damaged.
+  std::unique_ptr<data::Loader> training() const;
+  std::unique_ptr<data::Loader> evaluation();
+  /// After `evaluation`: one of its samples, as a batch; and the number of classes.
+  const Tree& example() const { return example_; }
+  int64_t classes() const { return classes_; }
+
+ private:
+  // Samples by index, or one after the other.
+  struct Source {
+    std::shared_ptr<const data::Dataset> dataset;
+    std::shared_ptr<const data::StreamDataset> stream;
+    int64_t classes = 0;
+  };
+  Source open(bool training) const;
+  Source open_idx(bool training) const;
+  Source open_cifar(bool training) const;
+  Source open_folder(bool training) const;
+  Source open_tar(bool training) const;
+  Source open_csv(bool training) const;
+  std::filesystem::path part(bool training, const std::string& suffix) const;
+  data::ImageTransform image_transform(bool training) const;
+  std::unique_ptr<data::Loader> load(const Source& source, bool training,
+                                     const data::LoaderOptions& options) const;
+  data::LoaderOptions loading(bool training) const;
+  bool augments() const { return !augment_.empty(); }
+  bool has(const char* word) const;
+
+  std::string name_;
+  std::filesystem::path root_;
+  int64_t limit_ = 0;
+  int64_t classes_ = 0;
+  int64_t image_size_ = 0;
+  int64_t evaluation_batch_ = 0;
+  int64_t shuffle_buffer_ = 0;
+  bool reduced_decode_ = true;
+  std::string target_;
+  std::vector<std::string> augment_;
+  int64_t padding_ = 0;
+  double jitter_ = 0;
+  std::vector<double> mean_, std_;
+  data::LoaderOptions loading_;
+  Tree example_;
+};
+
+}  // namespace bellows::train
