@@ -1,0 +1,80 @@
+// The readers of data files under libFuzzer: any bytes are read, or refused by a bellows::Error.
+// One program for each reader: compiled with -DREADER=name (tests/fuzz/fuzz.sh).
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <string>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <vector>
+
+#include "bellows/core/error.h"
+#include "bellows/data/cifar_file.h"
+#include "bellows/data/csv_file.h"
+#include "bellows/data/idx_file.h"
+#include "bellows/data/image_codec.h"
+#include "bellows/data/npy_file.h"
+#include "bellows/data/tar_file.h"
+
+namespace {
+
+using namespace bellows::data;
+using Bytes = std::span<const std::byte>;
+
+// For readers that take a path.
+class MemoryFile {
+ public:
+  explicit MemoryFile(Bytes bytes) : fd_(::memfd_create("fuzz", 0)) {
+    if (fd_ == -1 || ::write(fd_, bytes.data(), bytes.size()) != std::ssize(bytes)) std::abort();
+  }
+  ~MemoryFile() { ::close(fd_); }
+  std::string path() const { return "/proc/self/fd/" + std::to_string(fd_); }
+
+ private:
+  int fd_;
+};
+
+[[maybe_unused]] void idx(Bytes bytes) {
+  read_idx_file(MemoryFile(bytes).path());
+}
+
+[[maybe_unused]] void cifar(Bytes bytes) {
+  read_cifar_file(MemoryFile(bytes).path(), 2, 100);
+}
+
+[[maybe_unused]] void npy(Bytes bytes) {
+  parse_npy(bytes, "file");
+}
+
+[[maybe_unused]] void csv(Bytes bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const bool header = text.size() % 2 == 0;
+  parse_csv(text, "file", ',', header, header ? std::optional(0.5) : std::nullopt);
+}
+
+[[maybe_unused]] void tar(Bytes bytes) {
+  TarFile file(bytes, "file", 1 << 20);
+  while (file.next()) continue;
+}
+
+[[maybe_unused]] void image(Bytes bytes) {
+  std::vector<uint8_t> pixels;
+  const CodecOptions options{.channels = bytes.size() % 2 == 0 ? 1 : 3,
+                             .least_height = 8,
+                             .least_width = 8,
+                             .most_pixels = 1 << 16};
+  decode_image_rows(bytes, options, [&](int64_t height, int64_t width) {
+    pixels.resize(static_cast<size_t>(height * width * options.channels));
+    return pixels.data();
+  });
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  try {
+    READER(std::as_bytes(std::span(data, size)));
+  } catch (const bellows::Error&) {
+  }
+  return 0;
+}
