@@ -153,6 +153,25 @@ TEST(AugmentTest, TransformsArePutIntoDatasetsAndLoaders) {
   EXPECT_TRUE(at::equal(first[0], first[1]));
 }
 
+TEST(AugmentTest, ALastBatchThatIsSmallerIsTransformedAsTheOthers) {
+  const auto images = std::make_shared<TensorDataset>(
+      std::vector<at::Tensor>{places(6, 8).expand({95, 1, 6, 8}).contiguous()});
+  const auto to_eight =
+      on_images([](const at::Tensor& batch, Random&) { return resize(batch, 8, 8); });
+  for (const bool drop_last : {false, true}) {
+    const auto loader =
+        make_loader(images, std::make_shared<SequentialSampler>(95),
+                    {.batch_size = 32, .drop_last = drop_last, .workers = 2, .on_batch = to_eight});
+    std::vector<std::vector<int64_t>> shapes;
+    while (const auto batch = loader->next())
+      shapes.push_back(batch->data[0].tensor().sizes().vec());
+    std::vector<std::vector<int64_t>> expected = {{32, 1, 8, 8}, {32, 1, 8, 8}, {31, 1, 8, 8}};
+    if (drop_last) expected.pop_back();
+    EXPECT_EQ(shapes, expected);
+    EXPECT_EQ(std::ssize(shapes), loader->batches());
+  }
+}
+
 TEST(AugmentTest, ArgumentsOutOfRangeAreRefusedAtOnce) {
   EXPECT_THROW(random_crop(0, 4), ValueError);
   EXPECT_THROW(random_crop(4, 4, -1), ValueError);

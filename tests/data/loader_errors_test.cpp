@@ -19,6 +19,7 @@ using test::numbers_of;
 using test::Probe;
 using test::rest_of_epoch;
 using test::threads_of_process;
+using test::threads_settled;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Order = std::vector<int64_t>;
@@ -202,9 +203,7 @@ TEST(LoaderErrorsTest, AStuckWorkerDoesNotHoldUpTheNextEpochNorTheEnd) {
   for (int wait = 0; wait < 2000 && blocked.dataset.use_count() > 1; ++wait)
     std::this_thread::sleep_for(1ms);
   EXPECT_EQ(blocked.dataset.use_count(), 1);
-  for (int wait = 0; wait < 2000 && threads_of_process() > before; ++wait)
-    std::this_thread::sleep_for(1ms);
-  EXPECT_EQ(threads_of_process(), before);
+  EXPECT_EQ(threads_settled(before), before);
 }
 
 TEST(LoaderErrorsTest, DestructionAtAnyMomentIsBounded) {
@@ -223,7 +222,7 @@ TEST(LoaderErrorsTest, DestructionAtAnyMomentIsBounded) {
       }
     }
     EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
-    EXPECT_EQ(threads_of_process(), before);
+    EXPECT_EQ(threads_settled(before), before);
   }
 }
 

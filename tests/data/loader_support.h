@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <fstream>
 #include <functional>
@@ -76,6 +77,17 @@ inline int threads_of_process() {
     if (line.starts_with("Threads:")) return std::stoi(line.substr(8));
   }
   return -1;
+}
+
+/// The count once it is `expected`, or after one second. A thread that was joined is still counted
+/// for a moment, until the kernel has put it away.
+inline int threads_settled(int expected) {
+  int count = threads_of_process();
+  for (int wait = 0; wait < 1000 && count != expected; ++wait) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    count = threads_of_process();
+  }
+  return count;
 }
 
 }  // namespace bellows::data::test

@@ -22,6 +22,7 @@ using test::numbers_of;
 using test::Probe;
 using test::rest_of_epoch;
 using test::threads_of_process;
+using test::threads_settled;
 using Order = std::vector<int64_t>;
 using Batches = std::vector<Order>;
 using namespace std::chrono_literals;
@@ -106,11 +107,11 @@ TEST(LoaderWorkersTest, ThreadsStartOnceForAllEpochsAndEndWithTheLoader) {
     for (int64_t epoch = 0; epoch < 3; ++epoch) {
       loader->start(epoch);
       rest_of_epoch(*loader);
-      EXPECT_EQ(threads_of_process(), before + 3);
+      EXPECT_EQ(threads_settled(before + 3), before + 3);
     }
     EXPECT_LE(probe->threads().size(), 3u);
   }
-  EXPECT_EQ(threads_of_process(), before);
+  EXPECT_EQ(threads_settled(before), before);
 }
 
 TEST(LoaderWorkersTest, WorkersUseOneThreadOfLibTorchAndOthersKeepTheirs) {
@@ -194,7 +195,7 @@ TEST(LoaderWorkersTest, AnExceptionInTheConsumersLoopLeavesNoThread) {
     EXPECT_STREQ(error.what(), "the consumer's own");
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 200ms + 1s);
-  EXPECT_EQ(threads_of_process(), before);
+  EXPECT_EQ(threads_settled(before), before);
 }
 
 TEST(LoaderWorkersTest, WaitingIsMeasured) {
