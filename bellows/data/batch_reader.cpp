@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -148,6 +149,7 @@ class StreamReader : public BatchReader {
     std::vector<int64_t> kept;
     for (Record& record : records(number)) {
       const int64_t index = record.index;
+      const Underway underway(*this, index, record.source);
       reading.sample = index;
       auto tree = sample(batch, index, [&] { return decode(std::move(record)); });
       if (!tree) continue;
@@ -158,7 +160,11 @@ class StreamReader : public BatchReader {
     return batch;
   }
 
-  std::string source(int64_t) const override { return {}; }
+  std::string source(int64_t sample) const override {
+    const std::lock_guard lock(mutex_);
+    const auto found = underway_.find(sample);
+    return found != underway_.end() ? found->second : "";
+  }
 
   void cancel() override {
     BatchReader::cancel();
@@ -204,6 +210,23 @@ class StreamReader : public BatchReader {
     }
   }
 
+  // The source of a record that is being decoded, for whoever asks meanwhile.
+  struct Underway {
+    Underway(StreamReader& reader, int64_t index, const std::string& source)
+        : reader_(reader), index_(index) {
+      const std::lock_guard lock(reader_.mutex_);
+      reader_.underway_.emplace(index_, source);
+    }
+    ~Underway() {
+      const std::lock_guard lock(reader_.mutex_);
+      reader_.underway_.erase(index_);
+    }
+    Underway(const Underway&) = delete;
+    Underway& operator=(const Underway&) = delete;
+    StreamReader& reader_;
+    const int64_t index_;
+  };
+
   struct EndOfTurn {
     explicit EndOfTurn(StreamReader& reader) : reader_(reader) {}
     ~EndOfTurn() {
@@ -233,7 +256,8 @@ class StreamReader : public BatchReader {
   }
 
   const std::shared_ptr<const StreamDataset> stream_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  std::map<int64_t, std::string> underway_;
   std::condition_variable turn_came_;
   int64_t turn_;                  // the batch whose records come next
   const std::set<int64_t> done_;  // batches nobody will ask for

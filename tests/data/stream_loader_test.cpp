@@ -1,6 +1,8 @@
 #include <atomic>
+#include <chrono>
 #include <gmock/gmock.h>
 #include <stdexcept>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -47,6 +49,7 @@ class Counting : public StreamDataset {
   }
 
   Tree decode(Record record, const Pass& pass) const override {
+    while (record.index == slow) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (record.index == bad) throw std::runtime_error("cannot be decoded");
     at::Tensor value = at::full({}, record.data.integer(), at::kLong);
     if (random) value.fill_(pass.random(record.index).below(1 << 30));
@@ -55,6 +58,7 @@ class Counting : public StreamDataset {
   uint64_t order_hash(int64_t) const override { return 17; }
 
   std::atomic<int64_t> bad = -1;
+  std::atomic<int64_t> slow = -1;
   int64_t ends_at = -1;
   bool random = false;
   mutable std::atomic<int> opened = 0;
@@ -136,6 +140,18 @@ TEST(StreamLoaderTest, RecordThatCannotBeDecodedIsNamedOrSkippedAndReadAgain) {
     EXPECT_EQ(numbers_of(*skipping->next()), (Order{4, 6, 7}));
     EXPECT_EQ(skipping->report().first_skipped.at(0).index, 5);
   }
+}
+
+TEST(StreamLoaderTest, TimeOutNamesTheRecordThatIsBeingDecoded) {
+  const auto stream = std::make_shared<Counting>(16);
+  stream->slow = 6;
+  const auto loader = make_loader(
+      stream, {.batch_size = 4, .workers = 2, .timeout = std::chrono::milliseconds(100)});
+  loader->next();
+  EXPECT_THAT(message_of<TimeoutError>([&] { loader->next(); }),
+              ::testing::ContainsRegex("worker [01] reads batch 1, sample 6 \\(shard/6\\)"));
+  stream->slow = -1;
+  EXPECT_EQ(numbers_of(*loader->next()), (Order{4, 5, 6, 7}));
 }
 
 TEST(StreamLoaderTest, AStreamThatEndsEarlySaysHowManyRecordsCame) {
