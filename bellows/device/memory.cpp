@@ -1,5 +1,6 @@
 #include "bellows/device/memory.h"
 
+#include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "bellows/device/backend.h"
@@ -33,6 +34,12 @@ void reset_peak(c10::Device device) {
 
 void empty_cache(c10::Device device) {
   if (auto* allocator = allocator_of(device)) allocator->emptyCache();
+}
+
+c10::Allocator* pinned_memory(c10::Device device) {
+  if (!is_accelerator(device)) return nullptr;
+  backend_of(device);  // throws where it is not loaded
+  return at::globalContext().getPinnedMemoryAllocator(device.type());
 }
 
 void synchronize(c10::Device device) {

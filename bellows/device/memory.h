@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 
 namespace bellows {
@@ -25,6 +26,11 @@ void reset_peak(c10::Device device);
 
 /// Gives cached, unused memory back to the device, for other programs; of all devices of that kind.
 void empty_cache(c10::Device device);
+
+/// LibTorch's allocator of host memory that copies to and from the device can use behind the
+/// program's back (page-locked); null for the CPU. Lives for ever. Throws EnvironmentError where
+/// the device's kind is not loaded.
+c10::Allocator* pinned_memory(c10::Device device);
 
 /// Blocks until all work on all streams of the device is done.
 void synchronize(c10::Device device);

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include <ATen/Context.h>
 #include <torch/csrc/autograd/engine.h>
 
 #include "bellows/core/error.h"
@@ -97,6 +98,7 @@ void register_all(Switch& own, int least) {
   register_operators();
   register_autocast();
   register_lstm();
+  at::globalContext().lazyInitDevice(kType);  // before that, LibTorch takes no memory for pinned
 }
 
 // Callers hold the lock.
