@@ -5,6 +5,8 @@
 #include <exception>
 #include <utility>
 
+#include <c10/util/Exception.h>
+
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
 #include "bellows/device/backend.h"
@@ -30,14 +32,12 @@ class DeviceLoader : public Loader {
   int64_t samples() const override { return loader_->samples(); }
   int64_t batch_size() const override { return loader_->batch_size(); }
   LoaderReport report() const override { return loader_->report(); }
-  int64_t epoch() const override {
-    return ready_.empty() ? loader_->epoch() : ready_.front().epoch;
-  }
+  int64_t epoch() const override { return next_place() ? next_place()->epoch : loader_->epoch(); }
   int64_t position() const override {
-    return ready_.empty() ? loader_->position() : ready_.front().position;
+    return next_place() ? next_place()->position : loader_->position();
   }
   Tree state_dict() const override {
-    return ready_.empty() ? loader_->state_dict() : ready_.front().state;
+    return next_place() ? next_place()->state : loader_->state_dict();
   }
 
   void start(int64_t epoch, int64_t first_batch) override {
@@ -65,12 +65,16 @@ class DeviceLoader : public Loader {
   }
 
  private:
+  // Of the loader, before it gave a batch.
+  struct Place {
+    int64_t epoch;
+    int64_t position;
+    Tree state;
+  };
   struct Ready {
     Batch batch;  // on the device once `copied` is reached
     std::shared_ptr<Event> copied;
-    int64_t epoch;
-    int64_t position;
-    Tree state;  // of the loader, before this batch
+    Place place;
   };
   // Host memory that a copy may still read.
   struct Copy {
@@ -78,35 +82,44 @@ class DeviceLoader : public Loader {
     std::shared_ptr<Event> done;
   };
 
+  const Place* next_place() const {
+    return !ready_.empty() ? &ready_.front().place : host_ ? &host_->second : nullptr;
+  }
+
   void forget() {
     ready_.clear();
+    host_.reset();
     failed_ = nullptr;
   }
 
   // The next ones start on their way before the program computes with this one. An error is of a
-  // later batch: it comes when that one is asked for.
+  // later batch: it comes when that one is asked for. Where the device is full, that one is tried
+  // again then.
   void fetch_ahead() {
     try {
       while (!failed_ && ready_.size() <= ahead_ && fetch()) {
       }
+    } catch (const c10::OutOfMemoryError&) {
     } catch (...) {
       failed_ = std::current_exception();
     }
   }
 
   bool fetch() {
-    Ready ready{{},
-                std::make_shared<Event>(device_),
-                loader_->epoch(),
-                loader_->position(),
-                loader_->state_dict()};
-    auto batch = loader_->next();
-    if (!batch) return false;
+    if (!host_) {
+      Place place{loader_->epoch(), loader_->position(), loader_->state_dict()};
+      auto batch = loader_->next();
+      if (!batch) return false;
+      host_.emplace(std::move(*batch), std::move(place));
+    }
+    Batch& host = host_->first;
     const StreamGuard on(stream_);
-    ready.batch = {bellows::to(batch->data, device_, /*non_blocking=*/true), batch->samples};
-    ready.copied->record(stream_);
-    copies_.push_back({std::move(batch->data), ready.copied});
-    ready_.push_back(std::move(ready));
+    Batch there{bellows::to(host.data, device_, /*non_blocking=*/true), host.samples};
+    auto copied = std::make_shared<Event>(device_);
+    copied->record(stream_);
+    copies_.push_back({std::move(host.data), copied});
+    ready_.push_back({std::move(there), std::move(copied), std::move(host_->second)});
+    host_.reset();
     return true;
   }
 
@@ -118,9 +131,10 @@ class DeviceLoader : public Loader {
   c10::Device device_;
   size_t ahead_;
   Stream stream_;
-  std::deque<Ready> ready_;    // the next ones to be handed out
-  std::exception_ptr failed_;  // in the place of the one after them
-  std::deque<Copy> copies_;    // in the order of the stream
+  std::deque<Ready> ready_;                      // the next ones to be handed out
+  std::optional<std::pair<Batch, Place>> host_;  // the one after them, not on its way yet
+  std::exception_ptr failed_;                    // in the place of the one after them
+  std::deque<Copy> copies_;                      // in the order of the stream
 };
 
 }  // namespace

@@ -96,6 +96,7 @@ Job make_job(Config& config, const nn::Registry& registry, Purpose purpose) {
   config.reject_unknown();
   job.device = pick_device(device);
 
+  data.load_to(job.device.device);
   job.evaluation = data.evaluation();
   check_model_takes(job, data.example(), data.classes());
   if (purpose == Purpose::evaluation) return job;

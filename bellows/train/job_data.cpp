@@ -11,10 +11,12 @@
 #include "bellows/core/text.h"
 #include "bellows/data/cifar.h"
 #include "bellows/data/csv.h"
+#include "bellows/data/device_loader.h"
 #include "bellows/data/idx.h"
 #include "bellows/data/image.h"
 #include "bellows/data/tar_stream.h"
 #include "bellows/data/transforms.h"
+#include "bellows/device/memory.h"
 #include "bellows/device/normalize.h"
 
 namespace bellows::train {
@@ -260,6 +262,11 @@ DataTable::Source DataTable::open(bool training) const {
   return source;
 }
 
+void DataTable::load_to(c10::Device device) {
+  device_ = device;
+  loading_.memory = pinned_memory(device);
+}
+
 data::LoaderOptions DataTable::loading(bool training) const {
   data::LoaderOptions options = loading_;
   if (!training) {
@@ -286,7 +293,7 @@ std::unique_ptr<data::Loader> DataTable::training() const {
     throw EnvironmentError(concat(part(true, "").string(), ": got ", source.classes,
                                   " classes, expected the ", classes_, " of the evaluation data"));
   }
-  return load(source, /*training=*/true, loading(true));
+  return data::to_device(load(source, /*training=*/true, loading(true)), device_);
 }
 
 std::unique_ptr<data::Loader> DataTable::evaluation() {
@@ -298,7 +305,7 @@ std::unique_ptr<data::Loader> DataTable::evaluation() {
   auto first = load(source, /*training=*/false, one)->next();
   if (!first) throw EnvironmentError("data: got no evaluation sample that can be read");
   example_ = std::move(first->data);
-  return load(source, /*training=*/false, loading(false));
+  return data::to_device(load(source, /*training=*/false, loading(false)), device_);
 }
 
 }  // namespace bellows::train

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <c10/core/Device.h>
+
 #include "bellows/core/options.h"
 #include "bellows/data/augment.h"
 #include "bellows/data/loader.h"
@@ -20,6 +22,8 @@ class DataTable {
   DataTable(Options& table, uint64_t seed);
 
   int64_t batch_size() const { return loading_.batch_size; }
+  /// Loaders made from now on give batches on `device`, copied there ahead.
+  void load_to(c10::Device device);
   /// Batches {input, target} of inputs as the model takes them, target int64. Reads files: throws
   /// EnvironmentError where they are absent or damaged.
   std::unique_ptr<data::Loader> training() const;
@@ -63,6 +67,7 @@ class DataTable {
   double jitter_ = 0;
   std::vector<double> mean_, std_;
   data::LoaderOptions loading_;
+  c10::Device device_{c10::kCPU};
   Tree example_;
 };
 

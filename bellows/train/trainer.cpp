@@ -155,7 +155,8 @@ Outcome Trainer::fit(data::Loader& training, data::Loader* evaluation) {
 
 std::optional<data::Batch> Trainer::next_batch() {
   const auto start = monotonic_clock().now();
-  auto batch = training_->next();
+  std::optional<data::Batch> batch;
+  with_memory_context([&] { batch = training_->next(); });
   progress_.wait_seconds += seconds_since(start);
   return batch;
 }

@@ -69,7 +69,7 @@ TEST_F(SimCommand, TheVariableMakesAutoTakeThem) {
 
 TEST_F(SimCommand, TooLittleMemoryIsOneSentenceThatSaysWhatHeldIt) {
   const auto result =
-      train("sim:1", {{"BELLOWS_SIM_MEMORY", "300KiB"}});  // parameters alone take 100 KiB
+      train("sim:1", {{"BELLOWS_SIM_MEMORY", "350KiB"}});  // parameters alone take 100 KiB
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("sim:1 is out of memory: tried to allocate"));
   EXPECT_THAT(result.err,

@@ -134,6 +134,25 @@ TEST_P(DeviceLoaderTest, AnErrorComesWithItsBatchAndNotBefore) {
   EXPECT_EQ(loader->next()->data[1].tensor()[0].item<int64_t>(), order[3 * kBatch]);
 }
 
+TEST_P(DeviceLoaderTest, AFullDeviceIsTriedAgainWhenTheBatchIsAskedFor) {
+  const auto expected = host(), loader = there();
+  empty_cache(device_);
+  const auto free = sim::memory_limit() - memory_stats(device_).allocated;
+  at::Tensor hog = at::empty({free - 15 * 1024}, at::device(device_).dtype(at::kByte));  // one fits
+  expect_same(*expected->next(), *loader->next(), device_);
+  EXPECT_EQ(loader->position(), 1);
+  expect_same(*expected->next(), *loader->next(), device_);
+  const auto held = loader->next();
+  ASSERT_TRUE(held);
+  EXPECT_THROW(loader->next(), c10::OutOfMemoryError);
+  EXPECT_EQ(loader->position(), 3);
+  EXPECT_EQ(loader->epoch(), 0);
+  hog.reset();
+  expect_same(*expected->next(), *held, device_);
+  while (const auto batch = expected->next()) expect_same(*batch, *loader->next(), device_);
+  EXPECT_FALSE(loader->next());
+}
+
 TEST_P(DeviceLoaderTest, MayBeLeftAtAnyMoment) {
   for (int64_t taken = 0; taken < 4; ++taken) {
     const auto loader = there(-1, 2);
