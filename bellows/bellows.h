@@ -26,6 +26,7 @@
 #include "bellows/data/combine.h"
 #include "bellows/data/csv.h"
 #include "bellows/data/dataset.h"
+#include "bellows/data/device_loader.h"
 #include "bellows/data/distributed_sampler.h"
 #include "bellows/data/idx.h"
 #include "bellows/data/image.h"
