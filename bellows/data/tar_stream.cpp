@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <deque>
 #include <numeric>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "bellows/core/error.h"
@@ -137,7 +137,7 @@ class TarStream::Reader : public RecordReader {
     const auto all = std::make_shared<Fixed>(std::move(order.positions));
     mine_ = DistributedSampler(all, stream.options_.ranks).indices(epoch);
     mine_.erase(mine_.begin(), mine_.begin() + first);
-    for (const int64_t position : mine_) ++uses_[position];
+    wanted_.insert(mine_.begin(), mine_.end());
     first_index_.resize(stream.shards_.size());
     const auto& counts = stream.options_.counts;
     std::exclusive_scan(counts.begin(), counts.end(), first_index_.begin(), int64_t{0});
@@ -148,11 +148,7 @@ class TarStream::Reader : public RecordReader {
     const int64_t position = mine_[given_];
     while (!loaded_.contains(position)) read_one();
     ++given_;
-    const auto found = loaded_.find(position);
-    if (--uses_[position] > 0) return found->second;
-    Record record = std::move(found->second);
-    loaded_.erase(found);
-    uses_.erase(position);
+    Record record = std::move(loaded_.extract(position).mapped());
     return record;
   }
 
@@ -163,7 +159,7 @@ class TarStream::Reader : public RecordReader {
     const size_t shard = shards_[shard_ - 1];
     const auto& path = stream_.shards_[shard];
     const int64_t place = stream_.options_.counts[shard] - left_;
-    if (!uses_.contains(position_)) {
+    if (!wanted_.contains(position_)) {
       if (!file_->skip()) fail_count(path, place);
     } else {
       auto sample = file_->next();
@@ -203,7 +199,7 @@ class TarStream::Reader : public RecordReader {
   std::vector<int64_t> first_index_;  // by shard, in the order they were given in
   std::vector<int64_t> mine_;         // positions still to be given, in order
   size_t given_ = 0;
-  std::unordered_map<int64_t, int64_t> uses_;
+  std::unordered_set<int64_t> wanted_;  // of these each once: ranks pad with others' samples
   std::unordered_map<int64_t, Record> loaded_;
   size_t shard_ = 0;
   std::unique_ptr<TarFile> file_;

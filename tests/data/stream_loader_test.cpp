@@ -112,7 +112,9 @@ TEST(StreamLoaderTest, ResumesAtAnyBatchWithAnyNumberOfWorkers) {
 
 TEST(StreamLoaderTest, FirstReadyStateReadsPastWhatHasCome) {
   const auto stream = std::make_shared<Counting>(20);
-  const auto loader = make_loader(stream, {.batch_size = 2, .workers = 2, .in_order = false});
+  const auto loader = make_loader(
+      stream,
+      {.batch_size = 2, .workers = 2, .in_order = false, .timeout = std::chrono::seconds(20)});
   Tree state = loader->state_dict();
   state.dict()["position"] = 1;
   state.dict()["ahead"] = Tree::List{2, 3, 6};
