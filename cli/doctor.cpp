@@ -178,7 +178,7 @@ void print_devices(const DeviceReport& report) {
     }
   }
   if (!report.runs)
-    fact("state", "bellows-torch does not run with this LibTorch: " + report.failure);
+    fact("state", "bellows-torch does not run: " + report.failure);
 }
 
 }  // namespace

@@ -35,9 +35,9 @@ std::string describe_memory(const nn::Model& model, const optim::Optimizer& opti
   const auto words = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   return concat(device_name(device), " held parameters ", words(use.parameters), ", gradients ",
                 words(use.gradients), ", optimizer state ", words(use.optimizer),
-                "; the rest is the batch, activations and temporary tensors: a smaller "
-                "data.batch_size or model needs "
-                "less");
+                "; the rest is the batch, activations and temporary tensors: a smaller batch "
+                "(data.batch_size, in evaluation "
+                "data.evaluation_batch_size) or model needs less");
 }
 
 }  // namespace bellows::train

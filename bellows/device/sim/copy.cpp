@@ -1,5 +1,6 @@
 #include "bellows/device/sim/copy.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/Exception.h>
 
@@ -48,24 +49,31 @@ void with_host(const at::Tensor& from, const at::Tensor& to, bool non_blocking) 
   HostViews views;
   const at::Tensor& host = simulated(from) ? to : from;
   Queue& queue = current_queue(simulated(from) ? from.device() : to.device());
-  const at::Tensor a = simulated(from) ? views.of(from) : from;
-  const at::Tensor b = simulated(to) ? views.of(to) : to;
   charge_copy(queue, bytes_of(to), from.device(), to.device());
-  if (non_blocking && host.numel() > 0 && is_pinned(host.const_data_ptr())) {
-    queue.push([a, b] { copy_on_host(a, b); });
+  const auto pinned = non_blocking ? use_pinned(host.const_data_ptr()) : nullptr;
+  if (pinned) {  // of the tensors as they are now, whatever the program does with them meanwhile
+    queue.push([a = views.of(from), b = views.of(to), pinned] { copy_on_host(a, b); });
     return;
   }
-  queue.drain();
-  copy_on_host(a, b);
+  queue.synchronize();
+  copy_on_host(simulated(from) ? views.of(from) : from, simulated(to) ? views.of(to) : to);
   host_reaches(queue.time());
+}
+
+// What LibTorch would refuse later, when nobody listens.
+void check(const at::Tensor& from, const at::Tensor& to) {
+  TORCH_CHECK((from.is_cpu() || simulated(from)) && (to.is_cpu() || simulated(to)),
+              "simulated devices copy to and from the CPU and each other, got ", from.device(),
+              " to ", to.device());
+  at::assert_no_internal_overlap(to);
+  if (!from.is_same(to)) at::assert_no_partial_overlap(to, from);
+  if (from.sizes() != to.sizes()) from.expand(to.sizes());
 }
 
 }  // namespace
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
-  TORCH_CHECK((from.is_cpu() || simulated(from)) && (to.is_cpu() || simulated(to)),
-              "simulated devices copy to and from the CPU and each other, got ", from.device(),
-              " to ", to.device());
+  check(from, to);
   if (to.numel() == 0) return to;
   if (simulated(from) && simulated(to)) {
     between_devices(from, to);

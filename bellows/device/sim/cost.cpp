@@ -1,9 +1,11 @@
 #include "bellows/device/sim/cost.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string_view>
 
 #include "bellows/device/sim.h"
@@ -24,6 +26,10 @@ Model& model() {
   return *model;
 }
 
+std::string_view name_of(const c10::OperatorHandle& op) {
+  return std::string_view(op.operator_name().name).substr(sizeof("aten::") - 1);
+}
+
 Capability capability_of(c10::Device device) {
   Model& own = model();
   const std::lock_guard lock(own.mutex);
@@ -32,18 +38,59 @@ Capability capability_of(c10::Device device) {
   return own.capabilities[std::min(at, own.capabilities.size() - 1)];
 }
 
-double bytes_in(c10::ArrayRef<c10::IValue> values) {
-  double bytes = 0;
-  const auto add = [&](const at::Tensor& tensor) {
-    if (tensor.defined())
-      bytes += static_cast<double>(tensor.numel()) * static_cast<double>(tensor.element_size());
-  };
+template <class Fn>
+void visit_tensors(c10::ArrayRef<c10::IValue> values, Fn visit) {
   for (const c10::IValue& value : values) {
-    if (value.isTensor()) add(value.toTensor());
+    if (value.isTensor() && value.toTensor().defined()) visit(value.toTensor());
     if (value.isTensorList())
-      for (const at::Tensor& tensor : value.toTensorVector()) add(tensor);
+      for (const at::Tensor& tensor : value.toTensorVector())
+        if (tensor.defined()) visit(tensor);
   }
+}
+
+// Operators that touch as much of their first argument as they give, or take from another.
+bool touches_a_part(std::string_view name) {
+  constexpr std::array<std::string_view, 12> kNames{
+      "embedding",   "index_select",     "index",    "gather",       "take",
+      "index_put_",  "_index_put_impl_", "scatter_", "scatter_add_", "index_add_",
+      "index_copy_", "index_fill_"};
+  return std::ranges::find(kNames, name) != kNames.end();
+}
+
+// Bytes that must move at least: each memory that an argument or a new result lies in once, a
+// repeated value (expand) once. Nothing for a view.
+double bytes_moved(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments,
+                   c10::ArrayRef<c10::IValue> results) {
+  std::set<const void*> counted;
+  double bytes = 0;
+  const auto size = [](const at::Tensor& tensor) {
+    return std::min(
+        static_cast<double>(tensor.numel()) * static_cast<double>(tensor.element_size()),
+        static_cast<double>(tensor.storage().nbytes()));
+  };
+  const auto add = [&](const at::Tensor& tensor) {
+    if (counted.insert(tensor.storage().unsafeGetStorageImpl()).second) bytes += size(tensor);
+  };
+  const std::string_view name = name_of(op);
+  if (touches_a_part(name) && !arguments.empty() && arguments[0].isTensor()) {
+    counted.insert(arguments[0].toTensor().storage().unsafeGetStorageImpl());
+    visit_tensors(results, [&](const at::Tensor& tensor) {
+      if (counted.count(tensor.storage().unsafeGetStorageImpl()) == 0)
+        bytes += size(tensor);  // read there
+    });
+  }
+  visit_tensors(arguments, add);
+  visit_tensors(results, add);
   return bytes;
+}
+
+// Gives nothing new and changes nothing.
+bool is_view(const c10::OperatorHandle& op) {
+  const auto aliases = [](const c10::Argument& value) {
+    return value.alias_info() != nullptr && !value.alias_info()->isWrite();
+  };
+  const auto& returns = op.schema().returns();
+  return !returns.empty() && std::ranges::all_of(returns, aliases);
 }
 
 double numel(const c10::IValue& value) {
@@ -92,8 +139,7 @@ double lstm_layer(c10::ArrayRef<c10::IValue> arguments) {
 
 double flops_of(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments,
                 c10::ArrayRef<c10::IValue> results) {
-  const std::string_view name =
-      std::string_view(op.operator_name().name).substr(sizeof("aten::") - 1);
+  const std::string_view name = name_of(op);
   if (name == "mm" || name == "bmm") return product(arguments[0], arguments[1]);
   if (name == "addmm" || name == "baddbmm" || name == "addmm_" || name == "baddbmm_")
     return product(arguments[1], arguments[2]);
@@ -111,6 +157,10 @@ double flops_of(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> argume
   return 0;
 }
 
+double host_now() {
+  return host_clock;
+}
+
 void host_reaches(double time) {
   double seen = host_clock;
   while (seen < time && !host_clock.compare_exchange_weak(seen, time)) {
@@ -119,9 +169,10 @@ void host_reaches(double time) {
 
 void charge_operator(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments,
                      c10::ArrayRef<c10::IValue> results, c10::Device device) {
+  if (is_view(op)) return;
   const Capability capability = capability_of(device);
   const double compute = flops_of(op, arguments, results) / (capability.peak_tflops * 1e12);
-  const double memory = (bytes_in(arguments) + bytes_in(results)) / (capability.memory_gbps * 1e9);
+  const double memory = bytes_moved(op, arguments, results) / (capability.memory_gbps * 1e9);
   Queue& queue = current_queue(device);
   queue.charge(std::max(compute, memory) + capability.latency_us * 1e-6, host_clock);
   // A number read back makes the host wait.

@@ -15,6 +15,9 @@ namespace bellows::sim {
 /// The host has waited for work that was done at `time`, in simulated seconds.
 void host_reaches(double time);
 
+/// The host's clock, in simulated seconds.
+double host_now();
+
 /// As set_cost_model() of sim.h throws.
 void check_cost_model(const std::vector<Capability>& capabilities);
 

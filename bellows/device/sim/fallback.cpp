@@ -1,6 +1,7 @@
 #include "bellows/device/sim/fallback.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,19 +44,58 @@ void visit_tensors(const c10::IValue& value, Fn visit) {
   }
 }
 
+// Element-wise operators that lack LibTorch's tag for them.
+bool is_element_wise(const c10::OperatorHandle& op) {
+  if (op.hasTag(at::Tag::pointwise)) return true;
+  constexpr std::array<std::string_view, 21> kUntagged{"rsub",
+                                                       "eq_",
+                                                       "ne_",
+                                                       "lt_",
+                                                       "le_",
+                                                       "gt_",
+                                                       "ge_",
+                                                       "gcd",
+                                                       "gcd_",
+                                                       "lcm",
+                                                       "lcm_",
+                                                       "complex",
+                                                       "polar",
+                                                       "fill",
+                                                       "fill_",
+                                                       "floor_divide",
+                                                       "mse_loss",
+                                                       "huber_loss",
+                                                       "smooth_l1_loss",
+                                                       "masked_fill",
+                                                       "masked_fill_"};
+  constexpr std::array<std::string_view, 4> kFamilies{"_foreach_", "_fused_", "bernoulli",
+                                                      "copysign"};
+  std::string_view name = op.operator_name().name;
+  name.remove_prefix(std::min(name.size(), sizeof("aten::") - 1));
+  return std::ranges::find(kUntagged, name) != kUntagged.end() ||
+         std::ranges::any_of(kFamilies,
+                             [&](std::string_view family) { return name.starts_with(family); }) ||
+         name.starts_with("floor_divide");
+}
+
+// index, index_put and their relatives, which take indices from the CPU.
+bool is_indexing(const c10::OperatorHandle& op) {
+  const std::string_view name = op.operator_name().name;
+  return name == "aten::index" || name.starts_with("aten::index_put") ||
+         name.starts_with("aten::_index_put") || name.starts_with("aten::_unsafe_index");
+}
+
 // CPU tensors that PyTorch takes next to tensors of a device: numbers in element-wise operators,
 // and indices.
 bool may_be_on_cpu(const c10::OperatorHandle& op, const c10::Argument& argument,
                    const at::Tensor& tensor) {
   if (writes(argument)) return false;
-  const std::string_view name = op.operator_name().name;
-  const bool indexing = name.starts_with("aten::index") || name.starts_with("aten::_index_put") ||
-                        name.starts_with("aten::_unsafe_index");
-  if (indexing && argument.name() == "indices") return true;
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return true;  // a number in C++
+  if (is_indexing(op)) return argument.name() == "indices" || tensor.dim() == 0;
   if (tensor.dim() > 0) return argument.name() == "lengths" || argument.name() == "batch_sizes";
-  return op.hasTag(at::Tag::pointwise) || indexing || name.starts_with("aten::_foreach_") ||
-         name.starts_with("aten::_fused_") || name.starts_with("aten::fill") ||
-         name.starts_with("aten::masked_fill") || name.starts_with("aten::bernoulli");
+  return is_element_wise(op) ||
+         (argument.name() == "value" &&
+          std::string_view(op.operator_name().name).starts_with("aten::index_fill"));
 }
 
 // One operator and its arguments on the stack.
@@ -71,7 +111,7 @@ class Call {
   void run() {
     const c10::Device device = find_device();
     const c10::DeviceGuard guard(device);
-    current_queue(device).drain();
+    current_queue(device).synchronize();
     torch::jit::Stack host = host_arguments(device);
     const auto inputs = state().costs ? torch::jit::Stack(host) : torch::jit::Stack();
     torch::jit::Stack before = host;  // the views, to be compared afterwards
@@ -180,6 +220,9 @@ class Call {
       return out;
     }
     if (value.isDevice() && is_simulated(value.toDevice())) return c10::Device(c10::kCPU);
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !value.isStorage(), name_,
+        " takes a storage, which simulated devices do not support; run it on the CPU");
     return value;
   }
 

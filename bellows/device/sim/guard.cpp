@@ -1,4 +1,5 @@
 // The device guard: current device and stream, events, waiting.
+#include <algorithm>
 #include <memory>
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -55,11 +56,11 @@ class Guard : public c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream& stream) const override { return queue_of(stream).idle(); }
   void synchronizeStream(const c10::Stream& stream) const override {
     Queue& queue = queue_of(stream);
-    queue.drain();
+    queue.synchronize();
     host_reaches(queue.time());
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
-    drain_device(device);
+    synchronize_device(device);
     host_reaches(latest_time(device));
   }
 
@@ -70,7 +71,7 @@ class Guard : public c10::impl::DeviceGuardImplInterface {
     Queue& queue = queue_of(stream);
     auto reached = std::make_shared<Clock::time_point>(Clock::now());
     const uint64_t before = queue.last();
-    mark = {&queue, before, queue.time(), reached};
+    mark = {&queue, before, std::max(queue.time(), host_now()), reached};
     if (!queue.done(before)) mark.number = queue.push([reached] { *reached = Clock::now(); });
   }
   void block(void* event, const c10::Stream& stream) const override {

@@ -9,6 +9,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include "bellows/device/sim/memory.h"
+#include "bellows/device/sim/queue.h"
 #include "bellows/device/sim/state.h"
 
 namespace bellows::sim {
@@ -27,10 +28,18 @@ at::Tensor alias(c10::Storage storage, c10::DispatchKeySet keys, const at::Tenso
   return out;
 }
 
+// New memory may have been another's a moment ago, with a copy from it still to be run on this
+// stream.
+void fill(void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return;
+  current_queue(device_at(current_device())).drain();
+  std::memcpy(to, from, bytes);
+}
+
 c10::DataPtr device_copy(const void* from, size_t bytes, c10::Device device) {
   const c10::DeviceGuard guard(device);
   c10::DataPtr data = device_allocator()->allocate(bytes);
-  if (bytes > 0) std::memcpy(data.get(), from, bytes);
+  fill(data.get(), from, bytes);
   return data;
 }
 
@@ -112,11 +121,13 @@ at::Tensor HostViews::to_device(const at::Tensor& result, c10::Device device,
     if (view.is_same(result)) return own;
   if (const Shared* source = by_host(result.storage()))
     return alias(source->device, keys_of(source->device), result);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      result.numel() == 0 || result.storage().data() != nullptr, name,
+      " gives a tensor without memory, which simulated devices do not have; run it on the CPU");
   const c10::DeviceGuard guard(device);
   at::Tensor out = empty_on_device(result.sizes(), result.strides(), result.scalar_type());
   const size_t bytes = out.storage().nbytes();
-  if (bytes > 0 && result.numel() > 0)
-    std::memcpy(out.mutable_data_ptr(), result.const_data_ptr(), bytes);
+  if (result.numel() > 0) fill(out.mutable_data_ptr(), result.const_data_ptr(), bytes);
   if (result.is_conj()) out._set_conj(true);
   if (result.is_neg()) out._set_neg(true);
   return out;

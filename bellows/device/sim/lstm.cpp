@@ -23,11 +23,17 @@ using Lstm = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // output, last h,
 
 constexpr int64_t kLstmMode = 2;  // of oneDNN's cells, as LibTorch counts them
 
-// As use_mkldnn() there, for float32, and has_projections.
+bool has_avx512() {
+  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq");
+}
+
+// As use_mkldnn() there, for float32 and bfloat16, and has_projections.
 bool takes_onednn(const at::Tensor& input, at::TensorList hidden) {
-  return at::globalContext().userEnabledMkldnn() && at::Context::hasMKLDNN() &&
-         input.scalar_type() == at::kFloat && input.numel() != 0 && hidden.size() == 2 &&
-         hidden[0].size(2) == hidden[1].size(2);
+  const bool type =
+      input.scalar_type() == at::kFloat || (input.scalar_type() == at::kBFloat16 && has_avx512());
+  return at::globalContext().userEnabledMkldnn() && at::Context::hasMKLDNN() && type &&
+         input.numel() != 0 && hidden.size() == 2 && hidden[0].size(2) == hidden[1].size(2);
 }
 
 // Layers and directions one after the other (aten/src/ATen/native/mkldnn/RNN.cpp).

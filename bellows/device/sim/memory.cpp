@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -38,6 +40,7 @@ struct Block {
   size_t requested;  // bytes
   c10::DeviceIndex device;
   Queue* home;                                       // it was made on
+  uint64_t home_number = 0;                          // how far that was when it was given back
   std::vector<std::pair<Queue*, uint64_t>> used_by;  // further streams, and how far they must come
 
   bool passed() const {
@@ -45,6 +48,8 @@ struct Block {
                        [](const auto& use) { return use.first->done(use.second); });
   }
 };
+
+using Wait = std::pair<Queue*, uint64_t>;
 
 // One device. Callers hold the mutex.
 class Arena {
@@ -54,22 +59,28 @@ class Arena {
 
   Block* take(size_t size, Queue* home) {
     collect();
-    const auto found = free_.find({home, size});
-    if (found == free_.end() || found->second.empty()) return nullptr;
-    Block* block = found->second.back();
-    found->second.pop_back();
-    return block;
+    for (auto it = free_.rbegin(); it != free_.rend(); ++it) {
+      Block* block = *it;
+      if (block->home != home || block->size != size) continue;
+      free_.erase(std::next(it).base());
+      free_bytes_ -= block->size;
+      return block;
+    }
+    return nullptr;
+  }
+
+  bool has_room(size_t size) const {
+    return stats.reserved_bytes[kAll].current + static_cast<int64_t>(size) <= state().memory_limit;
   }
 
   Block* make(size_t size, Queue* home, c10::DeviceIndex device) {
-    const auto& reserved = stats.reserved_bytes[kAll];
-    if (reserved.current + static_cast<int64_t>(size) > state().memory_limit) return nullptr;
+    if (!has_room(size)) return nullptr;
     void* pointer = std::aligned_alloc(kAlignment, size);
     if (pointer == nullptr) return nullptr;
     stats.reserved_bytes[kAll].increase(size);
     stats.segment[kAll].increase(1);
     ++stats.num_device_alloc;
-    return new Block{pointer, size, 0, device, home, {}};
+    return new Block{pointer, size, 0, device, home};
   }
 
   void hand_out(Block* block, size_t requested) {
@@ -79,49 +90,77 @@ class Arena {
     stats.requested_bytes[kAll].increase(requested);
     stats.allocation[kAll].increase(1);
     stats.active[kAll].increase(1);
+    most_live_ = std::max(most_live_, stats.allocated_bytes[kAll].current);
   }
 
   void take_back(Block* block) {
     stats.allocated_bytes[kAll].decrease(block->size);
     stats.requested_bytes[kAll].decrease(block->requested);
     stats.allocation[kAll].decrease(1);
+    block->home_number = block->home->last();
     for (auto& [queue, number] : block->used_by) number = queue->last();
     in_use_.push_back(block);
     collect();
+    if (device_idle(block->device))
+      trim(most_live_);  // else a program that forgot to record a stream may read it
   }
 
-  // To be called when all work of the device is done.
+  // What must have run before all that was given back can be released.
+  std::vector<Wait> waits() const {
+    std::vector<Wait> out;
+    for (const auto* blocks : {&free_, &in_use_})
+      for (const Block* block : *blocks) {
+        out.emplace_back(block->home, block->home_number);
+        out.insert(out.end(), block->used_by.begin(), block->used_by.end());
+      }
+    return out;
+  }
+
   void release_cache() {
     collect();
-    for (auto& [key, blocks] : free_)
-      for (Block* block : blocks) release(block);
-    free_.clear();
+    trim(0);
   }
 
  private:
   // Blocks whose other streams have passed become free.
   void collect() {
-    const auto still = std::partition(in_use_.begin(), in_use_.end(),
-                                      [](const Block* block) { return !block->passed(); });
-    for (auto it = still; it != in_use_.end(); ++it) {
-      stats.active_bytes[kAll].decrease((*it)->size);
+    for (auto it = in_use_.begin(); it != in_use_.end();) {
+      Block* block = *it;
+      if (!block->passed()) {
+        ++it;
+        continue;
+      }
+      it = in_use_.erase(it);
+      stats.active_bytes[kAll].decrease(block->size);
       stats.active[kAll].decrease(1);
-      (*it)->used_by.clear();
-      free_[{(*it)->home, (*it)->size}].push_back(*it);
+      block->used_by.clear();
+      free_.push_back(block);
+      free_bytes_ += block->size;
     }
-    in_use_.erase(still, in_use_.end());
   }
 
-  void release(Block* block) {
-    stats.reserved_bytes[kAll].decrease(block->size);
-    stats.segment[kAll].decrease(1);
-    ++stats.num_device_free;
-    std::free(block->pointer);
-    delete block;
+  // Keeps at most `most` bytes: goes the longest unused, as far as no work reads it any more.
+  void trim(int64_t most) {
+    for (auto it = free_.begin(); it != free_.end() && static_cast<int64_t>(free_bytes_) > most;) {
+      Block* block = *it;
+      if (!block->home->done(block->home_number)) {
+        ++it;
+        continue;
+      }
+      it = free_.erase(it);
+      free_bytes_ -= block->size;
+      stats.reserved_bytes[kAll].decrease(block->size);
+      stats.segment[kAll].decrease(1);
+      ++stats.num_device_free;
+      std::free(block->pointer);
+      delete block;
+    }
   }
 
-  std::map<std::pair<Queue*, size_t>, std::vector<Block*>> free_;
-  std::vector<Block*> in_use_;  // given back, but still in use by another stream
+  std::list<Block*> free_;  // the longest unused first
+  size_t free_bytes_ = 0;
+  int64_t most_live_ = 0;     // bytes that were live at one time; as many are kept for reuse
+  std::list<Block*> in_use_;  // given back, but still in use by another stream
 };
 
 Arena& arena_of(c10::DeviceIndex device) {
@@ -150,10 +189,9 @@ class DeviceMemory : public c10::DeviceAllocator {
 
   void emptyCache(c10::MempoolId_t) override {
     for (c10::DeviceIndex device = 0; device < state().devices; ++device) {
-      drain_device(device);
       Arena& arena = arena_of(device);
-      const std::lock_guard lock(arena.mutex);
-      arena.release_cache();
+      std::unique_lock lock(arena.mutex);
+      release_all(arena, device, lock);
     }
   }
 
@@ -201,10 +239,7 @@ class DeviceMemory : public c10::DeviceAllocator {
     if (block == nullptr) block = arena.make(size, home, device);
     if (block == nullptr) {
       ++arena.stats.num_alloc_retries;
-      lock.unlock();
-      drain_device(device);
-      lock.lock();
-      arena.release_cache();
+      release_all(arena, device, lock);
       block = arena.make(size, home, device);
     }
     if (block == nullptr) fail(arena, bytes, device);
@@ -212,10 +247,26 @@ class DeviceMemory : public c10::DeviceAllocator {
     return block;
   }
 
+  // Work still to be done reads what is to be released: it runs first, without the lock.
+  static void release_all(Arena& arena, c10::DeviceIndex device,
+                          std::unique_lock<std::mutex>& lock) {
+    const auto waits = arena.waits();
+    lock.unlock();
+    drain_device(device);
+    for (const auto& [queue, number] : waits) queue->run_until(number);
+    lock.lock();
+    arena.release_cache();
+  }
+
   [[noreturn]] static void fail(Arena& arena, size_t bytes, c10::DeviceIndex device) {
     ++arena.stats.num_ooms;
     const auto limit = static_cast<size_t>(state().memory_limit.load());
     const auto held = static_cast<size_t>(arena.stats.reserved_bytes[kAll].current);
+    if (arena.has_room(rounded(bytes, kGrain))) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "the host has no memory left for sim:", int{device},
+                       ": tried to allocate ", words(bytes), ", within the device's limit of ",
+                       words(limit));
+    }
     TORCH_CHECK_WITH(
         OutOfMemoryError, false, "sim:", int{device}, " is out of memory: tried to allocate ",
         words(bytes), "; of its ", words(limit), ", ", words(held), " are in use by tensors and ",
@@ -250,7 +301,7 @@ class PinnedMemory : public c10::Allocator {
                      "the host is out of memory: tried to allocate ", words(bytes),
                      " of pinned memory");
     const std::lock_guard lock(mutex_);
-    ranges_.emplace(static_cast<const char*>(pointer), bytes);
+    ranges_.emplace(static_cast<const char*>(pointer), Range{bytes});
     return {pointer, pointer, &give_back, c10::Device(c10::kCPU)};
   }
 
@@ -261,10 +312,17 @@ class PinnedMemory : public c10::Allocator {
 
   bool contains(const void* pointer) {
     const std::lock_guard lock(mutex_);
-    auto after = ranges_.upper_bound(static_cast<const char*>(pointer));
-    if (after == ranges_.begin()) return false;
-    --after;
-    return static_cast<const char*>(pointer) < after->first + after->second;
+    return find(pointer) != ranges_.end();
+  }
+
+  // Null where the pointer is not into pinned memory.
+  std::shared_ptr<void> use(const void* pointer) {
+    const std::lock_guard lock(mutex_);
+    const auto range = find(pointer);
+    if (range == ranges_.end()) return nullptr;
+    ++range->second.uses;
+    auto* start = const_cast<char*>(range->first);
+    return {start, [this](void* used) { end_use(used); }};
   }
 
   static PinnedMemory& get() {
@@ -273,17 +331,41 @@ class PinnedMemory : public c10::Allocator {
   }
 
  private:
-  static void give_back(void* pointer) {
+  struct Range {
+    size_t bytes;
+    int uses = 0;          // by copies that have not run
+    bool dropped = false;  // to be freed with the last use
+  };
+  using Ranges = std::map<const char*, Range>;
+
+  Ranges::iterator find(const void* pointer) {
+    auto after = ranges_.upper_bound(static_cast<const char*>(pointer));
+    if (after == ranges_.begin()) return ranges_.end();
+    --after;
+    return static_cast<const char*>(pointer) < after->first + after->second.bytes ? after
+                                                                                  : ranges_.end();
+  }
+
+  void end_use(void* start) {
+    const std::lock_guard lock(mutex_);
+    const auto range = ranges_.find(static_cast<const char*>(start));
+    if (--range->second.uses > 0 || !range->second.dropped) return;
+    ranges_.erase(range);
+    std::free(start);
+  }
+
+  static void give_back(void* start) {
     PinnedMemory& memory = get();
-    {
-      const std::lock_guard lock(memory.mutex_);
-      memory.ranges_.erase(static_cast<const char*>(pointer));
-    }
-    std::free(pointer);
+    const std::lock_guard lock(memory.mutex_);
+    const auto range = memory.ranges_.find(static_cast<const char*>(start));
+    range->second.dropped = true;
+    if (range->second.uses > 0) return;
+    memory.ranges_.erase(range);
+    std::free(start);
   }
 
   std::mutex mutex_;
-  std::map<const char*, size_t> ranges_;  // bytes by start
+  Ranges ranges_;  // by start
 };
 
 }  // namespace
@@ -299,6 +381,10 @@ c10::Allocator* pinned_allocator() {
 
 bool is_pinned(const void* pointer) {
   return PinnedMemory::get().contains(pointer);
+}
+
+std::shared_ptr<void> use_pinned(const void* pointer) {
+  return PinnedMemory::get().use(pointer);
 }
 
 void register_allocator() {

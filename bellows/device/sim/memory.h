@@ -2,6 +2,8 @@
 // memory. Internal.
 #pragma once
 
+#include <memory>
+
 #include <c10/core/Allocator.h>
 
 namespace bellows::sim {
@@ -16,5 +18,8 @@ c10::Allocator* device_allocator();
 /// tensor in it that is dropped stays until such a copy has run.
 c10::Allocator* pinned_allocator();
 bool is_pinned(const void* pointer);
+/// While it lives, the pinned memory that holds the pointer is not freed, whoever drops it. Null
+/// where it is not pinned.
+std::shared_ptr<void> use_pinned(const void* pointer);
 
 }  // namespace bellows::sim

@@ -90,6 +90,31 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage storage, int64_t offset,
   return at::cpu::set_(self, std::move(storage), offset, sizes, strides);
 }
 
+at::Tensor& set_whole_storage(at::Tensor& self, at::Storage storage) {
+  const auto count =
+      static_cast<int64_t>(storage.nbytes()) / static_cast<int64_t>(self.element_size());
+  return set_storage(self, std::move(storage), 0, {count}, {1});
+}
+
+// Zeros without memory, which LibTorch uses to save work; here, with memory.
+at::Tensor zeros_with_memory(at::IntArrayRef sizes, std::optional<at::ScalarType> type,
+                             std::optional<at::Layout> layout, std::optional<at::Device> device,
+                             std::optional<bool> pin_memory) {
+  return empty(sizes, type, layout, device, pin_memory, std::nullopt).zero_();
+}
+
+at::Tensor clone_at_once(const at::Tensor& self) {
+  return self.clone();
+}
+
+// Layouts that simulated devices do not have.
+void refuse_layout(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, c10::toString(op.operator_name()),
+      ": simulated devices have ordinary (strided) tensors only, no sparse, quantized or nested "
+      "ones; run it on the CPU");
+}
+
 void record_stream(at::Tensor& self, c10::Stream stream) {
   static_cast<c10::DeviceAllocator*>(device_allocator())
       ->recordStream(self.storage().data_ptr(), stream);
@@ -110,8 +135,9 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
 }
 
 // Composite kernels that choose by device kind: on host views they choose as on the CPU.
-constexpr std::array kChoosing{"convolution", "convolution_backward", "_convolution",
-                               "mkldnn_convolution"};
+constexpr std::array kChoosing{
+    "convolution",   "convolution_backward",   "_convolution",       "mkldnn_convolution",
+    "kaiser_window", "kaiser_window.periodic", "kaiser_window.beta", "mode.values"};
 // Those with kernels of their own above.
 constexpr std::array kOwn{"empty.memory_format",
                           "empty_strided",
@@ -120,6 +146,9 @@ constexpr std::array kOwn{"empty.memory_format",
                           "as_strided",
                           "view",
                           "set_.source_Storage_storage_offset",
+                          "set_.source_Storage",
+                          "_efficientzerotensor",
+                          "_lazy_clone",
                           "record_stream",
                           "native_dropout"};
 
@@ -159,8 +188,20 @@ void register_operators() {
   own.impl("as_strided", &as_strided);
   own.impl("view", &view);
   own.impl("set_.source_Storage_storage_offset", &set_storage);
+  own.impl("set_.source_Storage", &set_whole_storage);
+  own.impl("_efficientzerotensor", &zeros_with_memory);
+  own.impl("_lazy_clone", &clone_at_once);
   own.impl("record_stream", &record_stream);
   own.impl("native_dropout", &native_dropout);
+
+  // Copies take conjugated and negated views as they are: making them real first is a copy again.
+  for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
+    library("aten", key).impl("_copy_from", torch::CppFunction::makeFallthrough());
+    library("aten", key).impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
+  }
+  for (const auto key : {c10::DispatchKey::SparseHPU, c10::DispatchKey::SparseCsrHPU,
+                         c10::DispatchKey::QuantizedHPU, c10::DispatchKey::NestedTensorHPU})
+    library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>());
 
   std::set<std::string> twins = shadowed_by_composites();
   twins.insert(kChoosing.begin(), kChoosing.end());

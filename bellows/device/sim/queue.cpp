@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
+#include <cstdlib>
+#include <pthread.h>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -18,20 +20,29 @@ using Clock = std::chrono::steady_clock;
 // Runs, in the background, work that nobody has waited for.
 class Runner {
  public:
-  static Runner& get() {
-    static Runner runner;
-    return runner;
-  }
+  static Runner& get() { return *instance(); }
 
   void notice(Queue* queue) {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(queue->noticed_, true)) return;
+    if (stop_ || std::exchange(queue->noticed_, true)) return;
     waiting_.push_back(queue);
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
     if (waiting_.size() == 1) changed_.notify_one();
   }
 
-  ~Runner() {
+ private:
+  // Never destroyed: work may be pushed as late as at exit. A forked child, which has no thread of
+  // it, gets its own.
+  static std::atomic<Runner*>& instance() {
+    static std::atomic<Runner*> current = [] {
+      std::atexit([] { get().stop(); });
+      ::pthread_atfork(nullptr, nullptr, [] { instance() = new Runner; });
+      return new Runner;
+    }();
+    return current;
+  }
+
+  void stop() {
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
@@ -40,7 +51,6 @@ class Runner {
     if (thread_.joinable()) thread_.join();
   }
 
- private:
   void run() {
     std::unique_lock lock(mutex_);
     while (!stop_) {
@@ -48,23 +58,22 @@ class Runner {
         changed_.wait(lock);
         continue;
       }
+      const auto delay = std::chrono::milliseconds(state().copy_delay_ms);
       Queue* queue = waiting_.front();
-      Clock::time_point pushed;
-      if (!queue->oldest(pushed)) {
+      std::optional<Clock::time_point> oldest;
+      const uint64_t due = queue->last_pushed_until(Clock::now() - delay, oldest);
+      if (!oldest) {
         queue->noticed_ = false;
         waiting_.pop_front();
-        continue;
+      } else if (due == 0) {
+        changed_.wait_until(lock, *oldest + delay);
+      } else {
+        waiting_.pop_front();
+        waiting_.push_back(queue);  // for what is not due yet
+        lock.unlock();
+        queue->run_until(due);
+        lock.lock();
       }
-      const auto due = pushed + std::chrono::milliseconds(state().copy_delay_ms);
-      if (Clock::now() < due) {
-        changed_.wait_until(lock, due);
-        continue;
-      }
-      waiting_.pop_front();
-      waiting_.push_back(queue);  // for what is pushed meanwhile
-      lock.unlock();
-      queue->drain();
-      lock.lock();
     }
   }
 
@@ -100,20 +109,42 @@ void Queue::run_until(uint64_t number) {
     Work work = std::move(work_.front().first);
     work_.pop_front();
     lock.unlock();
-    work();
+    std::exception_ptr error;
+    try {
+      work();
+    } catch (...) {
+      error = std::current_exception();
+    }
     work = nullptr;  // what it holds goes before anyone goes on
     lock.lock();
+    if (!error_) error_ = error;
     running_ = false;
     done_.fetch_add(1, std::memory_order_acq_rel);
     changed_.notify_all();
   }
 }
 
-bool Queue::oldest(Clock::time_point& pushed) const {
+void Queue::synchronize() {
+  drain();
+  std::exception_ptr error;
+  {
+    const std::lock_guard lock(mutex_);
+    error = std::exchange(error_, nullptr);
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+uint64_t Queue::last_pushed_until(Clock::time_point time,
+                                  std::optional<Clock::time_point>& oldest) const {
   const std::lock_guard lock(mutex_);
-  if (work_.empty()) return false;
-  pushed = work_.front().second;
-  return true;
+  uint64_t number = pushed_ - work_.size();
+  const uint64_t before = number;
+  for (const auto& [work, pushed] : work_) {
+    if (!oldest) oldest = pushed;
+    if (pushed > time) break;
+    ++number;
+  }
+  return number == before ? 0 : number;
 }
 
 double Queue::time() const {
@@ -222,6 +253,15 @@ c10::Stream new_stream(c10::Device device) {
 
 void drain_device(c10::DeviceIndex device) {
   for (Queue* queue : all_queues(device)) queue->drain();
+}
+
+bool device_idle(c10::DeviceIndex device) {
+  return std::ranges::all_of(all_queues(device), &Queue::idle);
+}
+
+void synchronize_device(c10::DeviceIndex device) {
+  drain_device(device);
+  for (Queue* queue : all_queues(device)) queue->synchronize();
 }
 
 double latest_time(c10::DeviceIndex device) {

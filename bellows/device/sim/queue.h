@@ -5,9 +5,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
@@ -23,7 +25,8 @@ class Queue {
   explicit Queue(c10::Stream stream) : stream_(stream) {}
   c10::Stream stream() const { return stream_; }
 
-  /// Work behind what is there. Returns its number, from 1 on. Work must not throw.
+  /// Work behind what is there. Returns its number, from 1 on. What it throws comes out of the next
+  /// synchronize().
   uint64_t push(Work work);
   /// The number of the last work pushed.
   uint64_t last() const { return pushed_.load(std::memory_order_acquire); }
@@ -32,6 +35,8 @@ class Queue {
   /// Returns when work `number`, and so all before it, has run.
   void run_until(uint64_t number);
   void drain() { run_until(last()); }
+  /// As drain(), and rethrows the first error of work since the last call.
+  void synchronize();
 
   /// Simulated time at which all enqueued work will be done. Seconds.
   double time() const;
@@ -40,8 +45,10 @@ class Queue {
 
  private:
   friend class Runner;
-  // When the oldest work was pushed; false where there is none.
-  bool oldest(std::chrono::steady_clock::time_point& pushed) const;
+  // The number of the last work pushed until then, 0 where there is none; and when the oldest that
+  // is left was pushed.
+  uint64_t last_pushed_until(std::chrono::steady_clock::time_point time,
+                             std::optional<std::chrono::steady_clock::time_point>& oldest) const;
 
   const c10::Stream stream_;
   mutable std::mutex mutex_;  // of the members below
@@ -50,6 +57,7 @@ class Queue {
   bool noticed_ = false;  // the runner knows of it; under the runner's lock
   std::condition_variable changed_;
   bool running_ = false;  // someone runs work
+  std::exception_ptr error_;
   std::atomic<uint64_t> pushed_ = 0;
   std::atomic<uint64_t> done_ = 0;
 };
@@ -65,6 +73,9 @@ c10::Stream pool_stream(c10::Device device);
 c10::Stream new_stream(c10::Device device);
 /// Runs everything enqueued on the device.
 void drain_device(c10::DeviceIndex device);
+bool device_idle(c10::DeviceIndex device);
+/// As drain_device, with the errors of work.
+void synchronize_device(c10::DeviceIndex device);
 /// Simulated time of all streams of the device, the latest.
 double latest_time(c10::DeviceIndex device);
 

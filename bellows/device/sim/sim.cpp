@@ -61,15 +61,14 @@ void check(const Options& options) {
   if (options.memory_bytes < 0)
     throw ValueError(
         concat("sim: memory_bytes: got ", options.memory_bytes, ", expected 0 or more"));
-  if (options.copy_delay.count() < 0)
+  if (options.copy_delay.count() < 0 || options.copy_delay > std::chrono::hours(24))
     throw ValueError(
-        concat("sim: copy_delay: got ", options.copy_delay.count(), " ms, expected 0 or more"));
+        concat("sim: copy_delay: got ", options.copy_delay.count(), " ms, expected 0 to a day"));
 }
 
 // The process's switch.
 struct Switch {
   std::mutex mutex;
-  Options given;
   int fixed = 0;       // the number asked for; 0: grows with what device() is asked for
   size_t threads = 0;  // devices that backward can reach
 };
@@ -109,7 +108,6 @@ void switch_on(Switch& own, const Options& options, int least) {
         "BELLOWS_SIM_DEVICES, or "
         "call bellows::sim::enable() before bellows::init()");
   }
-  own.given = options;
   own.fixed = options.devices > 0 ? options.devices : devices_from_environment();
   state().memory_limit =
       options.memory_bytes > 0 ? options.memory_bytes : memory_from_environment();
@@ -120,8 +118,13 @@ void switch_on(Switch& own, const Options& options, int least) {
   if (!costs.empty()) set_cost_model(std::move(costs));
 }
 
-bool same(const Options& a, const Options& b) {
-  return a.devices == b.devices && a.memory_bytes == b.memory_bytes && a.copy_delay == b.copy_delay;
+// Whether what is asked for is what is in force.
+bool in_force(const Options& options, const Switch& own) {
+  const Options defaults;
+  return (options.devices == 0 || options.devices == own.fixed) &&
+         (options.memory_bytes == 0 || options.memory_bytes == state().memory_limit) &&
+         (options.copy_delay == defaults.copy_delay ||
+          options.copy_delay.count() == state().copy_delay_ms);
 }
 
 }  // namespace
@@ -136,7 +139,7 @@ void enable(const Options& options) {
   const std::lock_guard lock(own.mutex);
   check(options);
   if (!enabled()) return switch_on(own, options, 1);
-  if (!same(options, own.given) && !same(options, Options{}))
+  if (!in_force(options, own))
     throw EnvironmentError(
         concat("simulated devices are switched on already, with other options: ", device_count(),
                " devices of ", human_bytes(static_cast<double>(memory_limit()))));

@@ -71,6 +71,36 @@ TEST_F(SimCost, ConvolutionsAndTheirGradientsAreCounted) {
   EXPECT_NEAR(seconds([&] { y.sum().backward(); }), 2 * forward, forward * 1e-2);
 }
 
+TEST_F(SimCost, ViewsAreFreeAndMemoryIsCountedOnce) {
+  const double mib = static_cast<double>(kMiB) / (1000 * kGiga);
+  const at::Tensor x = at::zeros({kMiB / 4}, sim0_), out = at::empty({kMiB / 4}, sim0_);
+  EXPECT_EQ(seconds([&] { x.unfold(0, 2, 2), at::view_as_complex(x.view({-1, 2})); }), 0);
+  EXPECT_NEAR(seconds([&] { x.fill_(1); }), mib, 1e-12);
+  at::Tensor target = out;
+  EXPECT_NEAR(seconds([&] { at::add_out(target, x, x); }), 2 * mib, 1e-12);
+  EXPECT_NEAR(seconds([&] { at::sum(x.slice(0, 0, 1).expand({kMiB / 4})); }), 0,
+              1e-6 * mib + 1e-10 + mib);
+  const at::Tensor table = at::zeros({kMiB, 4}, sim0_),
+                   rows = at::zeros({8}, at::device(sim0_).dtype(at::kLong));
+  EXPECT_NEAR(seconds([&] { at::embedding(table, rows); }), (8 * 8 + 2 * 8 * 16) / (1000 * kGiga),
+              1e-13);
+}
+
+TEST_F(SimCost, AnEventOnAnIdleStreamIsOfNow) {
+  at::mm(a_, b_);
+  Stream::current(sim0_).synchronize();
+  const Stream side = Stream::from_pool(sim0_);
+  Event start(sim0_, /*timing=*/true), end(sim0_, /*timing=*/true);
+  start.record(side);
+  {
+    const StreamGuard on(side);
+    at::mm(a_, b_);
+  }
+  end.record(side);
+  end.synchronize();
+  EXPECT_NEAR(start.elapsed_until(end).count() / 1e3, 2.0 * 256 * 512 * 128 / (2 * kTera), 1e-12);
+}
+
 TEST_F(SimCost, StreamsOverlapAndEventsCarryTheirTime) {
   const double one = seconds([&] { at::mm(a_, b_); });
   const Stream side = Stream::from_pool(sim0_);

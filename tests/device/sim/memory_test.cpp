@@ -1,8 +1,10 @@
 #include "bellows/device/memory.h"
 
+#include <atomic>
 #include <thread>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -114,6 +116,62 @@ TEST_F(SimMemory, MemoryOfAnotherStreamIsNotReusedWhileThatStreamUsesIt) {
   side.synchronize();
   at::Tensor x = of_size(kMiB, sim0_), y = of_size(kMiB, sim0_);
   EXPECT_TRUE(x.const_data_ptr() == memory || y.const_data_ptr() == memory);
+}
+
+TEST_F(SimMemory, ThreadsOfOneStreamDoNotOverwriteWhatACopyStillReads) {
+  std::atomic<bool> stop = false;
+  std::thread other([&] {
+    while (!stop) at::ones({1000}, sim0_).mul(3);
+  });
+  int wrong = 0;
+  for (int i = 0; i < 3000; ++i) {
+    at::Tensor from = at::full({1000}, static_cast<float>(i), sim0_);
+    const at::Tensor to = from.clone();
+    from.reset();  // its memory is free; the copy from it may not have run
+    wrong += to.cpu()[999].item<float>() != static_cast<float>(i);
+  }
+  stop = true;
+  other.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST_F(SimMemory, EmptyingTheCacheWaitsForCopiesFromIt) {
+  std::atomic<bool> stop = false;
+  std::thread other([&] {
+    while (!stop) empty_cache(sim0_);
+  });
+  int wrong = 0;
+  for (int i = 0; i < 500; ++i) {
+    at::Tensor from = at::full({100000}, static_cast<float>(i), sim0_);
+    const at::Tensor to = from.clone();
+    from.reset();
+    wrong += to.cpu()[99999].item<float>() != static_cast<float>(i);
+  }
+  stop = true;
+  other.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST_F(SimMemory, MemoryUsedByAStreamOfAnotherDeviceIsHadBackAtTheLimit) {
+  const at::Tensor host = at::ones({1}).pin_memory();
+  const Stream side = Stream::from_pool(sim1_);
+  at::Tensor a = of_size(50 * kMiB, sim0_);
+  const at::Tensor there = at::zeros({1}, sim1_);
+  {
+    const StreamGuard on(side);
+    there.copy_(host, /*non_blocking=*/true);
+  }
+  a.record_stream(side.raw());
+  a.reset();
+  EXPECT_NO_THROW(of_size(60 * kMiB, sim0_));
+}
+
+TEST_F(SimMemory, TheCacheHoldsNoMoreThanWasEverInUse) {
+  empty_cache(sim1_);
+  const auto before = memory_stats(sim1_);
+  for (int64_t i = 1; i < 200; ++i) of_size(i * 4096, sim1_);
+  EXPECT_LE(memory_stats(sim1_).reserved - before.reserved,
+            std::max<int64_t>(before.peak_allocated, 200 * 4096));
 }
 
 TEST_F(SimMemory, PinnedMemoryIsHostMemoryThatKnowsItself) {

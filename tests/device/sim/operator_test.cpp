@@ -117,6 +117,81 @@ TEST_F(SimOperator, OtherLayoutsAreRefusedByName) {
   EXPECT_SAYS(at::quantize_per_tensor(a, 0.1, 0, at::kQInt8), "aten::quantize_per_tensor");
 }
 
+TEST_F(SimOperator, LayoutsThatAreMadeAnotherWayAreRefusedByNameToo) {
+  EXPECT_SAYS(at::arange(4).view({2, 2}).to_sparse().to(sim0_), "strided", "CPU");
+  at::Tensor w = at::ones({4, 2}, sim0_).requires_grad_();
+  const at::Tensor picked = at::embedding(w, at::arange(2, at::device(sim0_).dtype(at::kLong)), -1,
+                                          false, /*sparse=*/true);
+  EXPECT_SAYS(picked.sum().backward(), "strided", "CPU");
+}
+
+TEST_F(SimOperator, ConjugatedNegatedAndZeroTensorsAreCopiedAndComputedWith) {
+  const auto run = [](c10::Device device) {
+    at::Tensor z = at::complex(at::arange(6, at::kFloat).view({2, 3}), at::ones({2, 3}))
+                       .to(device)
+                       .requires_grad_();
+    at::Tensor out = at::mm(z.mH().contiguous(), z.conj().clone());
+    at::view_as_real(out).sum().backward();
+    const at::Tensor zero = at::_efficientzerotensor({3}, at::device(device).dtype(at::kFloat));
+    return std::vector<at::Tensor>{out.detach(),
+                                   z.grad(),
+                                   z.detach().conj(),
+                                   at::_neg_view(z.detach()).resolve_neg(),
+                                   zero + at::ones({3}, device),
+                                   at::real(z.detach().conj()),
+                                   at::imag(z.detach().conj())};
+  };
+  const auto cpu = run(at::kCPU), sim = run(sim0_);
+  for (size_t i = 0; i < cpu.size(); ++i)
+    EXPECT_TRUE(at::equal(cpu[i].resolve_conj(), sim[i].cpu().resolve_conj())) << i;
+}
+
+TEST_F(SimOperator, CopiesThatLibTorchRefusesAreRefusedAtTheCall) {
+  const at::Tensor x = x_.to(sim0_).view({12});
+  EXPECT_SAYS(x.slice(0, 1, 6).copy_(x.slice(0, 0, 5)), "memory");
+  EXPECT_SAYS(at::zeros({1}, sim0_).expand({4}).copy_(x.slice(0, 0, 4)), "single memory location");
+  EXPECT_SAYS(x.slice(0, 0, 5).copy_(x.slice(0, 0, 3)), "5");
+  EXPECT_EQ(x.sum().cpu().numel(), 1);  // the stream goes on
+}
+
+TEST_F(SimOperator, NumbersInCxxAreTakenByEveryOperator) {
+  const auto run = [&](c10::Device device) {
+    const at::Tensor a = x_.to(device);
+    return std::vector<at::Tensor>{
+        a.floor_divide(2),  a.copysign(-1.0),        at::rsub(a, 1), a.clone().floor_divide_(2),
+        a.pow(2),           a.clone().clamp_(-1, 1), a.fmod(0.5),    a.remainder(0.5),
+        at::lerp(a, a, 0.3)};
+  };
+  const auto cpu = run(at::kCPU), sim = run(sim0_);
+  for (size_t i = 0; i < cpu.size(); ++i) expect_same(cpu[i], sim[i]);
+}
+
+TEST_F(SimOperator, FactoriesThatChooseByDeviceAndStoragesWork) {
+  expect_same(at::kaiser_window(8), at::kaiser_window(8, at::device(sim0_)));
+  const at::Tensor a = x_.to(sim0_);
+  at::Tensor b = at::empty({0}, sim0_);
+  b.set_(a.storage());
+  EXPECT_TRUE(at::equal(b.cpu(), x_.view({12})));
+  EXPECT_TRUE(b.storage().is_alias_of(a.storage()));
+}
+
+TEST_F(SimOperator,
+       RecurrentLayersAgreeToRounding) {  // LibTorch's own, which sums in another order on the CPU
+  for (const auto type : {at::kFloat, at::kDouble}) {
+    const at::Tensor x = at::randn({7, 3, 8}, type), h = at::zeros({1, 3, 16}, type);
+    const std::vector<at::Tensor> w{at::randn({48, 8}, type), at::randn({48, 16}, type),
+                                    at::randn({48}, type), at::randn({48}, type)};
+    const auto run = [&](c10::Device device) {
+      std::vector<at::Tensor> parameters;
+      for (const auto& tensor : w) parameters.push_back(tensor.to(device));
+      return std::get<0>(
+          at::gru(x.to(device), h.to(device), parameters, true, 1, 0.0, false, false, false));
+    };
+    const double bound = 64 * (type == at::kFloat ? 1.2e-7 : 2.3e-16);
+    EXPECT_LE((run(at::kCPU) - run(sim0_).cpu()).abs().max().item<double>(), bound);
+  }
+}
+
 TEST_F(SimOperator, BackwardCrossesDevices) {
   const auto run = [&](c10::Device first, c10::Device second) {
     at::Tensor w = at::ones({4, 4}, first).requires_grad_();

@@ -2,6 +2,7 @@
 #include "bellows/device/sim/queue.h"
 
 #include <atomic>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -49,6 +50,37 @@ TEST_F(QueueTest, WhatNobodyWaitsForRunsAfterTheDelay) {
   queue.push([&] { ran = true; });
   while (!queue.idle()) std::this_thread::yield();
   EXPECT_TRUE(ran);
+}
+
+TEST_F(QueueTest, OnlyWhatIsDueRunsInTheBackground) {
+  delay(std::chrono::milliseconds(200));
+  Queue& queue = make();
+  const uint64_t first = queue.push([] {});
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  const auto pushed = std::chrono::steady_clock::now();
+  std::atomic<std::chrono::steady_clock::time_point> ran{pushed};
+  const uint64_t second = queue.push([&] { ran = std::chrono::steady_clock::now(); });
+  while (!queue.done(first)) std::this_thread::yield();
+  while (!queue.done(second)) std::this_thread::yield();
+  EXPECT_GE(ran.load() - pushed, std::chrono::milliseconds(200));
+}
+
+TEST_F(QueueTest, AnErrorComesOutOnceAndTheQueueGoesOn) {
+  delay(std::chrono::hours(1));
+  Queue& queue = make();
+  bool ran = false;
+  queue.push([] { throw std::runtime_error("the first"); });
+  queue.push([] { throw std::runtime_error("the second"); });
+  queue.push([&] { ran = true; });
+  queue.drain();
+  EXPECT_TRUE(ran);
+  try {
+    queue.synchronize();
+    ADD_FAILURE();
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "the first");
+  }
+  EXPECT_NO_THROW(queue.synchronize());
 }
 
 TEST_F(QueueTest, ManyThreadsMayPushAndWait) {

@@ -4,6 +4,8 @@
 #include <thread>
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
@@ -95,6 +97,26 @@ TEST_F(SimStream, APinnedTensorMayBeDroppedBeforeItsCopyRuns) {
   x.copy_(pinned(1), /*non_blocking=*/true);
   const at::Tensor other = pinned(5);  // would land in the same memory
   EXPECT_EQ(x.sum().item<double>(), kSize);
+}
+
+TEST_F(SimStream, ACopyIsOfTheTensorsAsTheyWereAtTheCall) {
+  at::Tensor host = at::arange(kSize, at::kFloat).pin_memory();
+  const at::Tensor x = at::zeros({kSize}, sim0_);
+  x.copy_(host, /*non_blocking=*/true);
+  host.resize_({1});
+  EXPECT_TRUE(at::equal(x.cpu(), at::arange(kSize, at::kFloat)));
+  at::Tensor grown = at::empty({kSize}, at::TensorOptions().pinned_memory(true));
+  grown.copy_(at::arange(kSize, at::kFloat));
+  x.zero_();
+  x.copy_(grown, /*non_blocking=*/true);
+  grown.resize_({100 * kSize});  // other memory
+  EXPECT_TRUE(at::equal(x.cpu(), at::arange(kSize, at::kFloat)));
+  at::Tensor target = at::zeros({20, 50}).pin_memory();
+  const at::Tensor same = target.view({20, 50});
+  target.copy_(x.view({20, 50}), /*non_blocking=*/true);
+  target.t_();
+  synchronize(sim0_);
+  EXPECT_TRUE(at::equal(same, at::arange(kSize, at::kFloat).view({20, 50})));
 }
 
 TEST_F(SimStream, ACopyThatNobodyWaitsForRunsInTheEnd) {

@@ -70,6 +70,11 @@ TEST(SimSwitch, OtherOptionsThanThoseInForceAreRefused) {
               "options: 3 devices");
 }
 
+TEST(SimSwitch, TheSameOptionsAgainAreNoError) {
+  expect_line(probe("BELLOWS_SIM_DEVICES=2 BELLOWS_SIM_MEMORY=4096", "init enable sim"),
+              "enable = done\nsim = 2 of 4096");
+}
+
 TEST(SimSwitch, BadVariablesAreNamed) {
   expect_line(
       probe("BELLOWS_SIM_DEVICES=many", "init"),
