@@ -2,6 +2,7 @@
 #include "bellows/device/sim/queue.h"
 
 #include <atomic>
+#include <deque>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -20,7 +21,10 @@ c10::Stream stream_number(int64_t id) {
 class QueueTest : public ::testing::Test {
  protected:
   // Queues live as long as the process.
-  Queue& make() { return *new Queue(stream_number(next_++)); }
+  Queue& make() {
+    static auto* all = new std::deque<Queue>;
+    return all->emplace_back(stream_number(next_++));
+  }
   static void delay(std::chrono::milliseconds time) { state().copy_delay_ms = time.count(); }
 
  private:
