@@ -40,6 +40,8 @@
 #include "bellows/data/tensor_dataset.h"
 #include "bellows/data/tokens.h"
 #include "bellows/data/transforms.h"
+#include "bellows/device/crop_flip_normalize.h"
+#include "bellows/device/crop_window.h"
 #include "bellows/device/device.h"
 #include "bellows/device/device_check.h"
 #include "bellows/device/init.h"
