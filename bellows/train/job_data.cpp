@@ -142,6 +142,18 @@ bool DataTable::has(const char* word) const {
   return std::find(augment_.begin(), augment_.end(), word) != augment_.end();
 }
 
+// Images in memory that are only cropped, flipped and normalised: whole batches of bytes.
+bool DataTable::in_one_pass(bool training) const {
+  const bool cifar = name_ == "cifar10" || name_ == "cifar100";
+  if (training && (has("jitter") || has("resized-crop"))) return false;
+  return cifar || (is_idx(name_) && !normalised_when_read(training));
+}
+
+// Images that do not change are normalised once.
+bool DataTable::normalised_when_read(bool training) const {
+  return is_idx(name_) && (!training || augment_.empty());
+}
+
 data::ImageTransform DataTable::image_transform(bool training) const {
   std::vector<data::ImageTransform> steps;
   const bool photographs = image_size_ >= 64 || name_ == "image-folder" || name_ == "tar";
@@ -174,9 +186,10 @@ fs::path DataTable::part(bool training, const std::string& suffix) const {
 
 DataTable::Source DataTable::open_idx(bool training) const {
   data::IdxDatasetOptions idx{.root = root_, .train = training, .limit = training ? limit_ : 0};
-  // Without augmentation pixels are normalised once, here; else after it, batch by batch.
-  idx.mean = augments() ? 0 : mean_[0];
-  idx.std = augments() ? 1 : std_[0];
+  idx.bytes = in_one_pass(training);
+  // From 0 to 1 where they are normalised after augmentation, batch by batch.
+  idx.mean = normalised_when_read(training) ? mean_[0] : 0;
+  idx.std = normalised_when_read(training) ? std_[0] : 1;
   return {std::make_shared<data::TensorDataset>(data::read_idx_dataset(idx)), nullptr, idx.classes};
 }
 
@@ -254,6 +267,18 @@ DataTable::Source DataTable::open(bool training) const {
                   : name_ == "tar"          ? open_tar(training)
                   : name_ == "csv"          ? open_csv(training)
                                             : open_cifar(training);
+  if (in_one_pass(training)) {
+    data::CropFlipOptions options{.mean = mean_, .std = std_};
+    if (training && has("crop")) {
+      options.height = options.width = image_size_;
+      options.padding = padding_;
+    }
+    if (training && has("flip")) options.flip_probability = 0.5;
+    source.dataset =
+        data::map_batches(std::dynamic_pointer_cast<const data::BatchDataset>(source.dataset),
+                          data::random_crop_flip_normalize(options));
+    return source;
+  }
   const auto transform = image_size_ > 0 ? image_transform(training) : nullptr;
   if (transform && source.dataset)
     source.dataset = data::map(source.dataset, data::on_image(transform));
@@ -273,7 +298,7 @@ data::LoaderOptions DataTable::loading(bool training) const {
     options.batch_size = evaluation_batch_;
     options.drop_last = false;
   }
-  if (image_size_ > 0 && (augments() || !is_idx(name_)))
+  if (image_size_ > 0 && !in_one_pass(training) && !normalised_when_read(training))
     options.on_batch = data::on_images(normaliser(mean_, std_));
   return options;
 }

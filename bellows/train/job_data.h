@@ -50,7 +50,8 @@ class DataTable {
   std::unique_ptr<data::Loader> load(const Source& source, bool training,
                                      const data::LoaderOptions& options) const;
   data::LoaderOptions loading(bool training) const;
-  bool augments() const { return !augment_.empty(); }
+  bool in_one_pass(bool training) const;
+  bool normalised_when_read(bool training) const;
   bool has(const char* word) const;
 
   std::string name_;
