@@ -36,6 +36,7 @@
 #include "bellows/data/random.h"
 #include "bellows/data/sampler.h"
 #include "bellows/data/stream.h"
+#include "bellows/data/summary.h"
 #include "bellows/data/tar_stream.h"
 #include "bellows/data/tensor_dataset.h"
 #include "bellows/data/tokens.h"

@@ -206,8 +206,9 @@ DataTable::Source DataTable::open_folder(bool training) const {
     image.least_height = image.least_width = std::max(image_size_, image_size_ * 256 / 224);
   const auto folder = std::make_shared<data::ImageFolder>(part(training, ""), image);
   Source source{folder, nullptr, static_cast<int64_t>(folder->classes().size())};
+  if (times_) source.dataset = timed(folder, image, times_);
   if (training && limit_ > 0 && limit_ < folder->size()) {
-    source.dataset = data::subset(folder, data::SequentialSampler(limit_).indices(0));
+    source.dataset = data::subset(source.dataset, data::SequentialSampler(limit_).indices(0));
   }
   return source;
 }
@@ -267,6 +268,9 @@ DataTable::Source DataTable::open(bool training) const {
                   : name_ == "tar"          ? open_tar(training)
                   : name_ == "csv"          ? open_csv(training)
                                             : open_cifar(training);
+  if (times_ && source.stream) source.stream = timed(source.stream, times_);
+  if (times_ && source.dataset && name_ != "image-folder")  // which times itself
+    source.dataset = timed(source.dataset, times_);
   if (in_one_pass(training)) {
     data::CropFlipOptions options{.mean = mean_, .std = std_};
     if (training && has("crop")) {
@@ -274,16 +278,18 @@ DataTable::Source DataTable::open(bool training) const {
       options.padding = padding_;
     }
     if (training && has("flip")) options.flip_probability = 0.5;
-    source.dataset =
-        data::map_batches(std::dynamic_pointer_cast<const data::BatchDataset>(source.dataset),
-                          data::random_crop_flip_normalize(options));
+    auto transform = data::random_crop_flip_normalize(options);
+    if (times_) transform = timed_map(std::move(transform), times_);
+    source.dataset = data::map_batches(
+        std::dynamic_pointer_cast<const data::BatchDataset>(source.dataset), std::move(transform));
     return source;
   }
-  const auto transform = image_size_ > 0 ? image_transform(training) : nullptr;
-  if (transform && source.dataset)
-    source.dataset = data::map(source.dataset, data::on_image(transform));
-  if (transform && source.stream)
-    source.stream = data::map(source.stream, data::on_image(transform));
+  const auto change = image_size_ > 0 ? image_transform(training) : nullptr;
+  if (!change) return source;
+  auto transform = data::on_image(change);
+  if (times_) transform = timed(std::move(transform), times_);
+  if (source.dataset) source.dataset = data::map(source.dataset, transform);
+  if (source.stream) source.stream = data::map(source.stream, transform);
   return source;
 }
 
@@ -300,6 +306,10 @@ data::LoaderOptions DataTable::loading(bool training) const {
   }
   if (image_size_ > 0 && !in_one_pass(training) && !normalised_when_read(training))
     options.on_batch = data::on_images(normaliser(mean_, std_));
+  if (times_) {
+    options.collate = timed_collate(times_);
+    if (options.on_batch) options.on_batch = timed(options.on_batch, times_);
+  }
   return options;
 }
 
