@@ -29,6 +29,7 @@ struct Command {
 constexpr std::array kCommands = {
     Command{"train", "Train the model that a configuration file describes"},
     Command{"eval", "Evaluate a run or a checkpoint on its test data"},
+    Command{"data", "Inspect data sets; measure how fast they are read"},
     Command{"models", "List the models that a configuration can name"},
     Command{"doctor", "Print what this machine, its LibTorch and its devices are like"},
 };

@@ -10,6 +10,7 @@
 #include "bellows/core/text.h"
 #include "bellows/data/image_check.h"
 #include "bellows/data/transforms.h"
+#include "bellows/device/crop_flip_normalize.h"
 
 namespace bellows::data {
 namespace {
@@ -38,11 +39,36 @@ int64_t rounded(double value) {
   return static_cast<int64_t>(std::nearbyint(value));
 }
 
+void check_crop(int64_t height, int64_t width, int64_t padding) {
+  check_size("random_crop", height, width);
+  if (padding < 0)
+    throw ValueError(concat("random_crop: got padding ", padding, ", expected 0 or more"));
+}
+
+Region draw_crop(const at::Tensor& image, int64_t height, int64_t width, int64_t padding,
+                 Random& random) {
+  const int64_t rows = image.size(-2) + 2 * padding, columns = image.size(-1) + 2 * padding;
+  if (rows < height || columns < width) {
+    throw ValueError(concat("random_crop: got an image of ", rows, " x ", columns,
+                            " with its padding, expected at least ", height, " x ", width));
+  }
+  const int64_t top = random.below(rows - height + 1) - padding;
+  const int64_t left = random.below(columns - width + 1) - padding;
+  return {top, left, height, width};
+}
+
 // Sides of a rectangle of random area and proportion, first / second = proportion.
 std::pair<int64_t, int64_t> draw_sides(double area, double least_ratio, double most_ratio,
                                        Random& random) {
   const double ratio = std::exp(random.uniform(std::log(least_ratio), std::log(most_ratio)));
   return {rounded(std::sqrt(area * ratio)), rounded(std::sqrt(area / ratio))};
+}
+
+// One number for each channel, or one for all.
+std::vector<float> for_each(const std::vector<double>& values, int64_t channels) {
+  std::vector<float> result(values.begin(), values.end());
+  if (result.size() == 1) result.resize(static_cast<size_t>(channels), result[0]);
+  return result;
 }
 
 constexpr int kDraws = 10;
@@ -100,19 +126,11 @@ BatchTransform on_images(ImageTransform transform) {
 }
 
 ImageTransform random_crop(int64_t height, int64_t width, int64_t padding, double fill) {
-  check_size("random_crop", height, width);
-  if (padding < 0)
-    throw ValueError(concat("random_crop: got padding ", padding, ", expected 0 or more"));
+  check_crop(height, width, padding);
   return [=](const at::Tensor& image, Random& random) {
     check_image("random_crop", image);
-    const int64_t rows = image.size(-2) + 2 * padding, columns = image.size(-1) + 2 * padding;
-    if (rows < height || columns < width) {
-      throw ValueError(concat("random_crop: got an image of ", rows, " x ", columns,
-                              " with its padding, expected at least ", height, " x ", width));
-    }
-    const int64_t top = random.below(rows - height + 1) - padding;
-    const int64_t left = random.below(columns - width + 1) - padding;
-    return crop(image, top, left, height, width, fill);
+    const Region part = draw_crop(image, height, width, padding, random);
+    return crop(image, part.top, part.left, height, width, fill);
   };
 }
 
@@ -120,6 +138,42 @@ ImageTransform random_horizontal_flip(double probability) {
   check_range("random_horizontal_flip", probability, 0, 1);
   return [=](const at::Tensor& image, Random& random) {
     return random.chance(probability) ? flip_horizontal(image) : image;
+  };
+}
+
+BatchMap random_crop_flip_normalize(CropFlipOptions options) {
+  const bool crops = options.height != 0 || options.width != 0;
+  if (crops) check_crop(options.height, options.width, options.padding);
+  check_range("random_crop_flip_normalize: flip", options.flip_probability, 0, 1);
+  return [crops, options = std::move(options)](Tree batch, std::span<Random> randoms,
+                                               BatchMemory& memory) {
+    Tree& entry = batch.list().at(0);
+    const at::Tensor images = entry.tensor();
+    check_image("random_crop_flip_normalize", images);
+    const int64_t height = crops ? options.height : images.size(-2);
+    const int64_t width = crops ? options.width : images.size(-1);
+    std::vector<CropWindow> windows;
+    windows.reserve(randoms.size());
+    for (Random& random : randoms) {
+      CropWindow window;
+      if (crops) {
+        const Region part = draw_crop(images, height, width, options.padding, random);
+        window.top = static_cast<int32_t>(part.top);
+        window.left = static_cast<int32_t>(part.left);
+      }
+      window.flip = options.flip_probability > 0 && random.chance(options.flip_probability);
+      windows.push_back(window);
+    }
+    const int64_t channels = images.size(-3);
+    const at::Tensor out =
+        options.channels_last
+            ? memory.empty({images.size(0), height, width, channels}, options.type)
+                  .permute({0, 3, 1, 2})
+            : memory.empty({images.size(0), channels, height, width}, options.type);
+    crop_flip_normalize_out(images.movedim(-3, -1), windows, for_each(options.mean, channels),
+                            for_each(options.std, channels), options.fill, out);
+    entry = out;
+    return batch;
   };
 }
 

@@ -2,6 +2,7 @@
 // on the Random that is given alone. On a batch all its images get the same draw.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -27,6 +28,28 @@ BatchTransform on_images(ImageTransform transform);
 /// height x width from a random place of the image with `padding` of `fill` around it.
 ImageTransform random_crop(int64_t height, int64_t width, int64_t padding = 0, double fill = 0);
 ImageTransform random_horizontal_flip(double probability = 0.5);
+
+struct CropFlipOptions {
+  /// Of a crop at a random place of the image with `padding` around it; both 0: no crop.
+  int64_t height = 0;
+  int64_t width = 0;
+  int64_t padding = 0;
+  uint8_t fill = 0;
+  /// 0: no flip, and nothing drawn for it.
+  double flip_probability = 0;
+  /// For each channel, or one for all; see normalize() in bellows/device/normalize.h.
+  std::vector<double> mean = {0};
+  std::vector<double> std = {1};
+  /// float32, float16 or bfloat16.
+  at::ScalarType type = at::kFloat;
+  /// Strides of at::MemoryFormat::ChannelsLast.
+  bool channels_last = false;
+};
+/// For `map_batches`, of batches that are lists with images uint8 [N, C, H, W] in front: random
+/// crop, random horizontal flip and normalising of each image in one pass over memory, with the
+/// draws and the numbers of random_crop, random_horizontal_flip and normalize() on the samples one
+/// by one.
+BatchMap random_crop_flip_normalize(CropFlipOptions options);
 
 struct ResizedCropOptions {
   /// Of the image's area.

@@ -15,23 +15,33 @@ std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, c
   return dataset;
 }
 
-class Mapped : public Dataset {
+// What draws random numbers for samples. Those on top of each other must not draw the same.
+class Draws {
+ public:
+  explicit Draws(const Dataset& below) {
+    if (const auto* other = dynamic_cast<const Draws*>(&below)) level_ = other->level_ + 1;
+  }
+  virtual ~Draws() = default;
+
+ protected:
+  Random random(int64_t index, Pass pass) const {
+    pass.seed += level_ * 0x9E3779B97F4A7C15u;
+    return pass.random(index);
+  }
+
+ private:
+  uint64_t level_ = 0;
+};
+
+class Mapped : public Dataset, public Draws {
  public:
   Mapped(std::shared_ptr<const Dataset> dataset, SampleTransform transform)
-      : dataset_(std::move(dataset)), transform_(std::move(transform)) {
-    for (const auto* below = dynamic_cast<const Mapped*>(dataset_.get()); below != nullptr;
-         below = dynamic_cast<const Mapped*>(below->dataset_.get())) {
-      ++level_;
-    }
-  }
+      : Draws(*dataset), dataset_(std::move(dataset)), transform_(std::move(transform)) {}
   int64_t size() const override { return dataset_->size(); }
   Tree get(int64_t index) const override { return read(index, Pass{}); }
   Tree read(int64_t index, const Pass& pass) const override {
-    // Maps on top of each other must not draw the same numbers.
-    Pass own = pass;
-    own.seed += level_ * 0x9E3779B97F4A7C15u;
-    Random random = own.random(index);
-    return transform_(dataset_->read(index, pass), random);
+    Random own = random(index, pass);
+    return transform_(dataset_->read(index, pass), own);
   }
   std::string source(int64_t index) const override { return dataset_->source(index); }
   std::unique_ptr<Dataset> for_worker() const override {
@@ -42,7 +52,40 @@ class Mapped : public Dataset {
  private:
   std::shared_ptr<const Dataset> dataset_;
   SampleTransform transform_;
-  uint64_t level_ = 0;
+};
+
+class BatchMapped : public BatchDataset, public Draws {
+ public:
+  BatchMapped(std::shared_ptr<const BatchDataset> dataset, BatchMap transform)
+      : Draws(*dataset), dataset_(std::move(dataset)), transform_(std::move(transform)) {}
+  int64_t size() const override { return dataset_->size(); }
+  Tree get(int64_t index) const override { return read(index, Pass{}); }
+  Tree read(int64_t index, const Pass& pass) const override {
+    BatchMemory memory;
+    return read_batch({&index, 1}, pass, memory).map([](const at::Tensor& tensor) {
+      return tensor.select(0, 0);
+    });
+  }
+  Tree read_batch(std::span<const int64_t> indices, const Pass& pass,
+                  BatchMemory& memory) const override {
+    Tree batch = dataset_->read_batch(indices, pass, memory);
+    std::vector<Random> randoms;
+    randoms.reserve(indices.size());
+    for (const int64_t index : indices) randoms.push_back(random(index, pass));
+    return transform_(std::move(batch), randoms, memory);
+  }
+  std::string source(int64_t index) const override { return dataset_->source(index); }
+  std::unique_ptr<Dataset> for_worker() const override {
+    std::shared_ptr<const Dataset> own = dataset_->for_worker();
+    auto batches = std::dynamic_pointer_cast<const BatchDataset>(own);
+    if (own && !batches)
+      throw ValueError("map_batches: the dataset for a worker does not read batches");
+    return own ? std::make_unique<BatchMapped>(std::move(batches), transform_) : nullptr;
+  }
+
+ private:
+  std::shared_ptr<const BatchDataset> dataset_;
+  BatchMap transform_;
 };
 
 class MappedStream : public StreamDataset {
@@ -208,6 +251,13 @@ class Cached : public Dataset {
 std::shared_ptr<Dataset> map(std::shared_ptr<const Dataset> dataset, SampleTransform transform) {
   if (!transform) throw ValueError("map: the transform is empty");
   return std::make_shared<Mapped>(checked(std::move(dataset), "map"), std::move(transform));
+}
+
+std::shared_ptr<BatchDataset> map_batches(std::shared_ptr<const BatchDataset> dataset,
+                                          BatchMap transform) {
+  if (!transform) throw ValueError("map_batches: the transform is empty");
+  checked(dataset, "map_batches");
+  return std::make_shared<BatchMapped>(std::move(dataset), std::move(transform));
 }
 
 std::shared_ptr<StreamDataset> map(std::shared_ptr<const StreamDataset> stream,

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "bellows/data/dataset.h"
@@ -21,6 +22,16 @@ std::shared_ptr<Dataset> map(std::shared_ptr<const Dataset> dataset, SampleTrans
 /// The same of a stream: of each record, once it is decoded.
 std::shared_ptr<StreamDataset> map(std::shared_ptr<const StreamDataset> stream,
                                    SampleTransform transform);
+
+/// Changes a whole batch: `randoms[i]` is that of its sample i, the one that `map` would draw from;
+/// `memory` is for new tensors. Called from many threads at once.
+using BatchMap = std::function<Tree(Tree batch, std::span<Random> randoms, BatchMemory& memory)>;
+
+/// `dataset` with `transform` applied to each batch as it is read, so that each sample's random
+/// numbers are its own whatever batch it comes in. A sample alone is a batch of one: its tensors
+/// lose their first dimension.
+std::shared_ptr<BatchDataset> map_batches(std::shared_ptr<const BatchDataset> dataset,
+                                          BatchMap transform);
 
 /// One after the other, as torch.utils.data.ConcatDataset. Random numbers go by the index in the
 /// whole.

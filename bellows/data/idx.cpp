@@ -1,8 +1,10 @@
 #include "bellows/data/idx.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -106,6 +108,12 @@ at::Tensor normalised(const std::vector<std::byte>& pixels, at::IntArrayRef shap
   return result;
 }
 
+at::Tensor bytes_of(const std::vector<std::byte>& pixels, at::IntArrayRef shape) {
+  at::Tensor result = at::empty(shape, at::kByte);
+  std::memcpy(result.mutable_data_ptr(), pixels.data(), result.nbytes());
+  return result;
+}
+
 at::Tensor class_indices(const std::vector<std::byte>& labels, int64_t count) {
   at::Tensor result = at::empty({count}, at::kLong);
   std::transform(labels.begin(), labels.begin() + count, result.mutable_data_ptr<int64_t>(),
@@ -130,8 +138,9 @@ TensorDataset read_idx_dataset(const IdxDatasetOptions& options) {
   check_labels(labels, images, options.classes);
   const int64_t all = images.shape[0];
   const int64_t count = options.limit == 0 ? all : std::min(options.limit, all);
+  const std::array<int64_t, 4> shape = {count, 1, images.shape[1], images.shape[2]};
   return TensorDataset(
-      {normalised(images.bytes, {count, 1, images.shape[1], images.shape[2]}, options),
+      {options.bytes ? bytes_of(images.bytes, shape) : normalised(images.bytes, shape, options),
        class_indices(labels.bytes, count)});
 }
 

@@ -30,13 +30,16 @@ struct IdxDatasetOptions {
   /// Normalize, shape [N, 1, rows, columns], once, at load time. The defaults are Fashion-MNIST's.
   double mean = 0.2860;
   double std = 0.3530;
+  /// Pixels stay the bytes that they are, uint8 [N, 1, rows, columns]; `mean` and `std` have no
+  /// effect.
+  bool bytes = false;
 };
 
-/// Images and labels of an MNIST-like set: input float32 [1, rows, columns], target int64 scalar.
-/// Throws as `read_idx`; EnvironmentError for a missing file, with where the set can be had from;
-/// ValueError for options out of range; CorruptFileError when counts differ, an image has no
-/// pixels, or a label is out of range (file, index, label). All labels are checked, also past
-/// `limit`.
+/// Images and labels of an MNIST-like set: input float32 (or uint8) [1, rows, columns], target
+/// int64 scalar. Throws as `read_idx`; EnvironmentError for a missing file, with where the set can
+/// be had from; ValueError for options out of range; CorruptFileError when counts differ, an image
+/// has no pixels, or a label is out of range (file, index, label). All labels are checked, also
+/// past `limit`.
 TensorDataset read_idx_dataset(const IdxDatasetOptions& options);
 
 }  // namespace bellows::data

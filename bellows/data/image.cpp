@@ -20,6 +20,19 @@ at::Tensor decode_image(std::span<const std::byte> file, const ImageOptions& opt
   return pixels.permute({2, 0, 1});
 }
 
+std::string encode_png(const at::Tensor& image) {
+  if (!image.defined() || image.scalar_type() != at::kByte || !image.is_cpu() || image.dim() != 3 ||
+      (image.size(0) != 1 && image.size(0) != 3) || image.numel() == 0) {
+    throw ValueError(concat(
+        "encode_png: got ",
+        image.defined() ? concat(image.scalar_type(), " of shape ", image.sizes()) : "nothing",
+        ", expected uint8 [1 or 3, height, width] on the CPU"));
+  }
+  const at::Tensor rows = image.permute({1, 2, 0}).contiguous();
+  return encode_png_rows(rows.const_data_ptr<uint8_t>(), rows.size(0), rows.size(1),
+                         static_cast<int>(rows.size(2)));
+}
+
 at::Tensor read_image(const std::filesystem::path& path, const ImageOptions& options) {
   const std::string bytes = read_file(path);
   try {

@@ -33,6 +33,10 @@ at::Tensor decode_image(std::span<const std::byte> file, const ImageOptions& opt
 /// The same of a file; CorruptFileError with its path, or FileError.
 at::Tensor read_image(const std::filesystem::path& path, const ImageOptions& options = {});
 
+/// A PNG file of uint8 [1 or 3, height, width] on the CPU, of any strides. Throws ValueError for
+/// others.
+std::string encode_png(const at::Tensor& image);
+
 /// One folder per class with image files below it, as torchvision.datasets.ImageFolder: classes are
 /// the sorted names, files lie in sorted order (.jpg, .jpeg, .png; others are ignored). Sample: the
 /// list {image, class}: uint8 [channels, H, W] of the image's own size, int64 scalar.

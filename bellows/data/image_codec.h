@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 
 #include "bellows/core/error.h"
 
@@ -44,6 +45,9 @@ void decode_jpeg(std::span<const std::byte> file, const CodecOptions& options,
                  const PixelMemory& memory);
 void decode_png(std::span<const std::byte> file, const CodecOptions& options,
                 const PixelMemory& memory);
+/// A PNG file of rows of interleaved channels: 1 (grey) or 3 (RGB). Throws ImageError for a size
+/// that PNG does not have.
+std::string encode_png_rows(const uint8_t* pixels, int64_t height, int64_t width, int channels);
 /// Throws ImageError where an image of this size is too large or empty.
 void check_image_size(int64_t height, int64_t width, const CodecOptions& options);
 

@@ -96,4 +96,22 @@ void decode_png(std::span<const std::byte> file, const CodecOptions& options,
   if (!decoder.read_rows()) decoder.fail();
 }
 
+std::string encode_png_rows(const uint8_t* pixels, int64_t height, int64_t width, int channels) {
+  constexpr int64_t kMostSide = 1 << 20;
+  if (height < 1 || width < 1 || height > kMostSide || width > kMostSide)
+    throw ImageError(concat("PNG: got a size of ", height, " x ", width,
+                            " to write, expected 1 to ", kMostSide));
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  image.height = static_cast<png_uint_32>(height);
+  image.width = static_cast<png_uint_32>(width);
+  image.format = channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
+  png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(image);
+  std::string file(bytes, '\0');
+  if (png_image_write_to_memory(&image, file.data(), &bytes, 0, pixels, 0, nullptr) == 0)
+    throw ImageError(concat("PNG: ", image.message));
+  file.resize(bytes);
+  return file;
+}
+
 }  // namespace bellows::data

@@ -7,6 +7,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "bellows/device/cuda/crop_flip_normalize_element.h"
+
 namespace bellows {
 
 /// Per-channel arithmetic on contiguous memory: element i belongs to channel (i / inner) %
@@ -17,7 +19,7 @@ struct ChannelLayout {
 };
 
 /// Version of the table below; core and module come from one build, so any difference is an error.
-inline constexpr int kCudaModuleVersion = 1;
+inline constexpr int kCudaModuleVersion = 2;
 
 /// What libbellows_cuda.so gives. Plain functions: the module is opened at run time and never
 /// closed.
@@ -29,6 +31,11 @@ struct CudaModule {
   /// Enqueued on the current stream of that device.
   void (*normalize_u8)(const at::Tensor& in, const at::Tensor& out, ChannelLayout layout,
                        std::span<const float> mean, std::span<const float> std);
+  /// `shape` describes `in` (uint8) and `out` (float32, float16 or bfloat16), on one CUDA device.
+  /// Enqueued on the current stream of that device; `windows` were read when it returns.
+  void (*crop_flip_normalize)(const at::Tensor& in, const at::Tensor& out, const CropShape& shape,
+                              std::span<const CropWindow> windows, std::span<const float> mean,
+                              std::span<const float> std);
 };
 
 /// The loaded module, or null.

@@ -142,6 +142,18 @@ bool DataTable::has(const char* word) const {
   return std::find(augment_.begin(), augment_.end(), word) != augment_.end();
 }
 
+// Images in memory that are only cropped, flipped and normalised: whole batches of bytes.
+bool DataTable::in_one_pass(bool training) const {
+  const bool cifar = name_ == "cifar10" || name_ == "cifar100";
+  if (training && (has("jitter") || has("resized-crop"))) return false;
+  return cifar || (is_idx(name_) && !normalised_when_read(training));
+}
+
+// Images that do not change are normalised once.
+bool DataTable::normalised_when_read(bool training) const {
+  return is_idx(name_) && (!training || augment_.empty());
+}
+
 data::ImageTransform DataTable::image_transform(bool training) const {
   std::vector<data::ImageTransform> steps;
   const bool photographs = image_size_ >= 64 || name_ == "image-folder" || name_ == "tar";
@@ -174,9 +186,10 @@ fs::path DataTable::part(bool training, const std::string& suffix) const {
 
 DataTable::Source DataTable::open_idx(bool training) const {
   data::IdxDatasetOptions idx{.root = root_, .train = training, .limit = training ? limit_ : 0};
-  // Without augmentation pixels are normalised once, here; else after it, batch by batch.
-  idx.mean = augments() ? 0 : mean_[0];
-  idx.std = augments() ? 1 : std_[0];
+  idx.bytes = in_one_pass(training);
+  // From 0 to 1 where they are normalised after augmentation, batch by batch.
+  idx.mean = normalised_when_read(training) ? mean_[0] : 0;
+  idx.std = normalised_when_read(training) ? std_[0] : 1;
   return {std::make_shared<data::TensorDataset>(data::read_idx_dataset(idx)), nullptr, idx.classes};
 }
 
@@ -193,8 +206,9 @@ DataTable::Source DataTable::open_folder(bool training) const {
     image.least_height = image.least_width = std::max(image_size_, image_size_ * 256 / 224);
   const auto folder = std::make_shared<data::ImageFolder>(part(training, ""), image);
   Source source{folder, nullptr, static_cast<int64_t>(folder->classes().size())};
+  if (times_) source.dataset = timed(folder, image, times_);
   if (training && limit_ > 0 && limit_ < folder->size()) {
-    source.dataset = data::subset(folder, data::SequentialSampler(limit_).indices(0));
+    source.dataset = data::subset(source.dataset, data::SequentialSampler(limit_).indices(0));
   }
   return source;
 }
@@ -254,11 +268,28 @@ DataTable::Source DataTable::open(bool training) const {
                   : name_ == "tar"          ? open_tar(training)
                   : name_ == "csv"          ? open_csv(training)
                                             : open_cifar(training);
-  const auto transform = image_size_ > 0 ? image_transform(training) : nullptr;
-  if (transform && source.dataset)
-    source.dataset = data::map(source.dataset, data::on_image(transform));
-  if (transform && source.stream)
-    source.stream = data::map(source.stream, data::on_image(transform));
+  if (times_ && source.stream) source.stream = timed(source.stream, times_);
+  if (times_ && source.dataset && name_ != "image-folder")  // which times itself
+    source.dataset = timed(source.dataset, times_);
+  if (in_one_pass(training)) {
+    data::CropFlipOptions options{.mean = mean_, .std = std_};
+    if (training && has("crop")) {
+      options.height = options.width = image_size_;
+      options.padding = padding_;
+    }
+    if (training && has("flip")) options.flip_probability = 0.5;
+    auto transform = data::random_crop_flip_normalize(options);
+    if (times_) transform = timed_map(std::move(transform), times_);
+    source.dataset = data::map_batches(
+        std::dynamic_pointer_cast<const data::BatchDataset>(source.dataset), std::move(transform));
+    return source;
+  }
+  const auto change = image_size_ > 0 ? image_transform(training) : nullptr;
+  if (!change) return source;
+  auto transform = data::on_image(change);
+  if (times_) transform = timed(std::move(transform), times_);
+  if (source.dataset) source.dataset = data::map(source.dataset, transform);
+  if (source.stream) source.stream = data::map(source.stream, transform);
   return source;
 }
 
@@ -273,8 +304,12 @@ data::LoaderOptions DataTable::loading(bool training) const {
     options.batch_size = evaluation_batch_;
     options.drop_last = false;
   }
-  if (image_size_ > 0 && (augments() || !is_idx(name_)))
+  if (image_size_ > 0 && !in_one_pass(training) && !normalised_when_read(training))
     options.on_batch = data::on_images(normaliser(mean_, std_));
+  if (times_) {
+    options.collate = timed_collate(times_);
+    if (options.on_batch) options.on_batch = timed(options.on_batch, times_);
+  }
   return options;
 }
 

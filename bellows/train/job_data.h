@@ -13,6 +13,7 @@
 #include "bellows/core/options.h"
 #include "bellows/data/augment.h"
 #include "bellows/data/loader.h"
+#include "bellows/train/data_stages.h"
 
 namespace bellows::train {
 
@@ -24,6 +25,12 @@ class DataTable {
   int64_t batch_size() const { return loading_.batch_size; }
   /// Loaders made from now on give batches on `device`, copied there ahead.
   void load_to(c10::Device device);
+  /// Loaders made from now on have so many workers, in place of the table's.
+  void set_workers(int64_t workers) { loading_.workers = workers; }
+  int64_t workers() const { return loading_.workers; }
+  /// Loaders made from now on add up how long each stage takes.
+  void measure(Times times) { times_ = std::move(times); }
+  const std::string& dataset() const { return name_; }
   /// Batches {input, target} of inputs as the model takes them, target int64. Reads files: throws
   /// EnvironmentError where they are absent or damaged.
   std::unique_ptr<data::Loader> training() const;
@@ -50,7 +57,8 @@ class DataTable {
   std::unique_ptr<data::Loader> load(const Source& source, bool training,
                                      const data::LoaderOptions& options) const;
   data::LoaderOptions loading(bool training) const;
-  bool augments() const { return !augment_.empty(); }
+  bool in_one_pass(bool training) const;
+  bool normalised_when_read(bool training) const;
   bool has(const char* word) const;
 
   std::string name_;
@@ -67,6 +75,7 @@ class DataTable {
   double jitter_ = 0;
   std::vector<double> mean_, std_;
   data::LoaderOptions loading_;
+  Times times_;  // null: not measured
   c10::Device device_{c10::kCPU};
   Tree example_;
 };

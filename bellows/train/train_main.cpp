@@ -5,12 +5,10 @@
 #include <iomanip>
 #include <iostream>
 #include <memory>
-#include <new>
 #include <optional>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <c10/util/Exception.h>
 
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/core/error.h"
@@ -20,9 +18,8 @@
 #include "bellows/core/log.h"
 #include "bellows/core/text.h"
 #include "bellows/device/device.h"
-#include "bellows/device/init.h"
-#include "bellows/device/sim.h"
 #include "bellows/train/checkpointing.h"
+#include "bellows/train/command_line.h"
 #include "bellows/train/job.h"
 #include "bellows/train/learning_rate.h"
 #include "bellows/train/metrics_file.h"
@@ -36,55 +33,10 @@ namespace {
 namespace fs = std::filesystem;
 using namespace train;
 
-struct Arguments {
-  std::string config;
-  std::vector<std::string> set;
+struct Arguments : ConfigArguments {
   std::string run;
-  std::string device;
   ResumeMode mode;
 };
-
-/// LibTorch's name of simulated devices is hpu.
-std::string in_our_words(std::string text) {
-  for (size_t at = 0; sim::enabled() && (at = text.find("hpu:", at)) != std::string::npos;)
-    text.replace(at, 3, "sim");
-  return text;
-}
-
-std::string message_of(const std::exception& error) {
-  if (const auto* torch = dynamic_cast<const c10::Error*>(&error))
-    return in_our_words(torch->what_without_backtrace());
-  if (dynamic_cast<const std::bad_alloc*>(&error)) return "out of memory";
-  return error.what();
-}
-
-int report(const std::string& program, const std::exception& error, ExitCode code) {
-  std::cout.flush();
-  std::cerr << program << ": " << message_of(error) << std::endl;
-  return static_cast<int>(code);
-}
-
-Config read_config(const Arguments& arguments) {
-  std::error_code ignored;
-  const auto kind = fs::status(arguments.config, ignored).type();
-  if (kind == fs::file_type::not_found)
-    throw ValueError("'" + arguments.config + "': no such configuration file");
-  if (kind != fs::file_type::regular && kind != fs::file_type::fifo) {
-    throw ValueError("'" + arguments.config +
-                     "' is not a file; expected a configuration file (TOML)");
-  }
-  Config config = Config::load(arguments.config);
-  for (const auto& assignment : arguments.set) config.set(assignment);
-  if (!arguments.device.empty()) config.table("run").set("device", arguments.device, "--device");
-  return config;
-}
-
-/// A configuration that asks for a simulated device gets it instead of CUDA.
-void init_for(Config& config) {
-  const auto device = config.table("run").find<std::string>("device").value_or("auto");
-  if (device.starts_with("sim")) pick_device(device);
-  init();
-}
 
 std::string relative_checkpoint(const RunDirectory& run,
                                 const std::optional<fs::path>& checkpoint) {
@@ -228,34 +180,10 @@ void evaluate(const std::string& path, const Arguments& arguments, const nn::Reg
   std::cout << std::flush;
 }
 
-const CLI::Validator kNotEmpty(
-    [](std::string& value) { return value.empty() ? "the value is empty" : ""; }, "");
-
-void add_common(CLI::App& app, Arguments& arguments) {
-  app.add_option("--set", arguments.set, "Override one setting, e.g. optim.lr=3e-4 (repeatable)")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
-  app.add_option("--device", arguments.device,
-                 "auto, cpu, cuda, cuda:N or sim:N (default: the configuration's run.device)")
-      ->check(kNotEmpty);
-}
-
 /// What the user called: "bellows train", or the name of a program of their own.
 std::string program_name(const char* word) {
   const std::string name = fs::path(word).filename().string();
   return name == "train" || name == "eval" ? "bellows " + name : name;
-}
-
-/// Parses; gives an exit code when the program should end here (help, bad usage).
-std::optional<int> parse(CLI::App& app, int argc, char** argv) {
-  try {
-    app.parse(argc, argv);
-    return std::nullopt;
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    std::cerr << app.get_name() << ": " << error.what() << "; --help tells more" << std::endl;
-    return static_cast<int>(ExitCode::usage);
-  }
 }
 
 }  // namespace

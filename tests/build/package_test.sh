@@ -25,6 +25,30 @@ AConsumerBuildsAndRunsFromAMovedFolder() {
   expect_said "model convnet model lstm model mlp model resnet18 model transformer" "device cpu"
 }
 
+# With the kernel where there is an nvcc, and with its CPU twin alone.
+AnOwnKernelBuildsAndItsTwinsAgree() {
+  install_package
+  local compiler kernels=()
+  if command -v nvcc >/dev/null; then kernels+=("$(command -v nvcc)"); fi
+  for compiler in "${kernels[@]}" NOTFOUND; do
+    rm -rf "$work/build"
+    attempt cmake -S "$source_dir/examples/own_kernel" -B "$work/build" -G Ninja -DCMAKE_CXX_COMPILER="$CXX" \
+      -DCMAKE_PREFIX_PATH="$work/moved" -DLIBTORCH="$REAL_LIBTORCH" -DCMAKE_CUDA_COMPILER="$compiler" \
+      -DCMAKE_CUDA_ARCHITECTURES=90
+    expect_code 0
+    attempt cmake --build "$work/build"
+    expect_code 0
+    attempt env BELLOWS_SIM_DEVICES=2 "$work/build/own_kernel"
+    expect_code 0
+    expect_said "cpu: as LibTorch's operators" "sim:1: as the CPU, bit by bit"
+    if [ "$compiler" = NOTFOUND ]; then continue; fi
+    # The runtime library and nothing else of CUDA; the kernel is in the program.
+    readelf -dS --wide "$work/build/own_kernel" >"$work/out"
+    expect_said libcudart .nv_fatbin
+    ! grep -Eq 'NEEDED.*(torch_cuda|c10_cuda|libcuda\.)' "$work/out" || fail "links more of CUDA than its runtime"
+  done
+}
+
 NothingInstalledNamesTheBuildMachine() {
   install_package
   attempt grep -rnF --include='*.cmake' -e "$source_dir" -e "$work" -e "$REAL_LIBTORCH" -e /usr/local/cuda "$work/moved"

@@ -1,6 +1,7 @@
 #include "bellows/data/augment.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <gmock/gmock.h>
 #include <set>
@@ -8,6 +9,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -15,6 +17,7 @@
 #include "bellows/data/mix.h"
 #include "bellows/data/tensor_dataset.h"
 #include "bellows/data/transforms.h"
+#include "bellows/device/normalize.h"
 #include "tests/data/support.h"
 
 namespace bellows::data {
@@ -151,6 +154,78 @@ TEST(AugmentTest, TransformsArePutIntoDatasetsAndLoaders) {
     EXPECT_FALSE(at::equal(first.back()[0], first.back()[1]));
   }
   EXPECT_TRUE(at::equal(first[0], first[1]));
+}
+
+// A loader's first two epochs.
+std::vector<at::Tensor> two_epochs(std::shared_ptr<const Dataset> dataset, int64_t workers,
+                                   BatchTransform on_batch = nullptr) {
+  const auto order = std::make_shared<RandomSampler>(dataset->size(), 2);
+  const auto loader = make_loader(
+      dataset, order,
+      {.batch_size = 8, .workers = workers, .seed = 5, .on_batch = std::move(on_batch)});
+  std::vector<at::Tensor> batches;
+  for (const int64_t epoch : {0, 1}) {
+    loader->start(epoch);
+    while (auto batch = loader->next()) batches.push_back(batch->data[0].tensor());
+  }
+  return batches;
+}
+
+void expect_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::equal(a[i], b[i])) << "batch " << i;
+}
+
+TEST(AugmentTest, OnePassGivesWhatTheSamplesOneByOneGiveForAnyNumberOfWorkers) {
+  const std::array mean{0.5F, 0.4F, 0.3F}, std{0.2F, 0.3F, 0.4F};
+  const auto images = std::make_shared<TensorDataset>(
+      std::vector<at::Tensor>{at::randint(256, {30, 3, 9, 7}, at::kByte), at::arange(30)});
+  const auto single =
+      map(images, on_image(compose({random_crop(8, 8, 2, 40), random_horizontal_flip(0.4)})));
+  const auto expected = two_epochs(single, 0, on_images([&](const at::Tensor& batch, Random&) {
+                                     return normalize(batch, mean, std);
+                                   }));
+  CropFlipOptions options{.height = 8,
+                          .width = 8,
+                          .padding = 2,
+                          .fill = 40,
+                          .flip_probability = 0.4,
+                          .mean = {0.5, 0.4, 0.3},
+                          .std = {0.2, 0.3, 0.4}};
+  const auto whole = map_batches(images, random_crop_flip_normalize(options));
+  for (const int64_t workers : {0, 1, 2, 8}) expect_equal(two_epochs(whole, workers), expected);
+  options.type = at::kHalf;
+  options.channels_last = true;
+  const auto halves = two_epochs(map_batches(images, random_crop_flip_normalize(options)), 2);
+  EXPECT_TRUE(halves[0].is_contiguous(at::MemoryFormat::ChannelsLast));
+  EXPECT_TRUE(at::equal(halves[1], expected[1].to(at::kHalf)));
+}
+
+TEST(AugmentTest, OnePassWithoutACropDrawsForTheFlipAlone) {
+  const auto images = std::make_shared<TensorDataset>(
+      std::vector<at::Tensor>{at::randint(256, {30, 1, 5, 7}, at::kByte)});
+  const auto to_numbers = on_images([](const at::Tensor& batch, Random&) {
+    return normalize_channels(to_float(batch), std::array{0.25}, std::array{0.5});
+  });
+  const auto single = map(images, on_image(random_horizontal_flip()));
+  const auto flipped = map_batches(
+      images, random_crop_flip_normalize({.flip_probability = 0.5, .mean = {0.25}, .std = {0.5}}));
+  expect_equal(two_epochs(flipped, 0), two_epochs(single, 0, to_numbers));
+  const auto plain =
+      map_batches(images, random_crop_flip_normalize({.mean = {0.25}, .std = {0.5}}));
+  expect_equal(two_epochs(plain, 0), two_epochs(images, 0, to_numbers));
+}
+
+TEST(AugmentTest, OnePassRefusesWhatDoesNotFit) {
+  EXPECT_THROW(random_crop_flip_normalize({.height = 4}), ValueError);
+  EXPECT_THROW(random_crop_flip_normalize({.flip_probability = 2}), ValueError);
+  EXPECT_THROW(random_crop_flip_normalize({.height = 4, .width = 4, .padding = -1}), ValueError);
+  const auto images = std::make_shared<TensorDataset>(
+      std::vector<at::Tensor>{at::randint(256, {3, 1, 5, 7}, at::kByte)});
+  const auto large =
+      map_batches(images, random_crop_flip_normalize({.height = 8, .width = 4, .padding = 1}));
+  EXPECT_EQ(message_of<ValueError>([&] { large->get(0); }),
+            "random_crop: got an image of 7 x 9 with its padding, expected at least 8 x 4");
 }
 
 TEST(AugmentTest, ALastBatchThatIsSmallerIsTransformedAsTheOthers) {

@@ -3,8 +3,11 @@
 #include <atomic>
 #include <gmock/gmock.h>
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include "bellows/data/tensor_dataset.h"
 #include "tests/data/loader_support.h"
 
 namespace bellows::data {
@@ -46,6 +49,72 @@ TEST(CombineTest, MapsOnTopOfEachOtherDrawTheirOwnNumbers) {
   const auto twice = map(once, add_random);
   const int64_t first = value(once->read(1, {7, 0})) - 1;
   EXPECT_NE(value(twice->read(1, {7, 0})) - 1, 2 * first);
+}
+
+std::shared_ptr<TensorDataset> zeros(int64_t size) {
+  return std::make_shared<TensorDataset>(std::vector<at::Tensor>{at::zeros({size}, at::kLong)});
+}
+
+Tree add_random_to_each(Tree batch, std::span<Random> randoms, BatchMemory&) {
+  for (size_t i = 0; i < randoms.size(); ++i)
+    batch.list()[0].tensor()[static_cast<int64_t>(i)].add_(randoms[i].below(1 << 20) * 100);
+  return batch;
+}
+
+TEST(CombineTest, BatchMapsDrawForEachSampleWhatMapsDraw) {
+  const auto single = map(zeros(6), add_random);
+  const auto whole = map_batches(zeros(6), add_random_to_each);
+  const Pass pass{3, 4};
+  BatchMemory memory;
+  const std::vector<int64_t> indices = {4, 1, 5};
+  const at::Tensor batch = whole->read_batch(indices, pass, memory)[0].tensor();
+  for (int64_t i = 0; i < 3; ++i) {
+    const int64_t index = indices[static_cast<size_t>(i)];
+    EXPECT_EQ(batch[i].item<int64_t>(), value(single->read(index, pass)));
+    EXPECT_EQ(value(whole->read(index, pass)), value(single->read(index, pass)));
+  }
+  EXPECT_EQ(value(whole->get(2)), value(single->get(2)));
+  EXPECT_EQ(whole->size(), 6);
+}
+
+TEST(CombineTest, MapsAndBatchMapsOnTopOfEachOtherDrawTheirOwnNumbers) {
+  const Pass pass{7, 0};
+  const auto once = map_batches(zeros(6), add_random_to_each);
+  const int64_t first = value(once->read(1, pass));
+  EXPECT_NE(value(map(once, add_random)->read(1, pass)), 2 * first);
+  EXPECT_NE(value(map_batches(once, add_random_to_each)->read(1, pass)), 2 * first);
+  EXPECT_EQ(value(map(once, add_random)->read(1, pass)),
+            value(map_batches(once, add_random_to_each)->read(1, pass)));
+}
+
+// Gives workers datasets of their own, with or without batches.
+struct ForWorkers : BatchDataset {
+  explicit ForWorkers(bool batches) : batches_(batches) {}
+  int64_t size() const override { return 3; }
+  Tree get(int64_t index) const override { return Tree::List{at::full({}, index, at::kLong)}; }
+  Tree read_batch(std::span<const int64_t> indices, const Pass&, BatchMemory&) const override {
+    return Dataset::get_batch(indices);
+  }
+  std::unique_ptr<Dataset> for_worker() const override {
+    if (batches_) return std::make_unique<ForWorkers>(true);
+    return std::make_unique<Probe>(3);
+  }
+  const bool batches_;
+};
+
+TEST(CombineTest, ABatchMapsWorkersGetItsTransformToo) {
+  const auto add_ten = [](Tree batch, std::span<Random>, BatchMemory&) {
+    batch.list()[0].tensor().add_(10);
+    return batch;
+  };
+  EXPECT_EQ(map_batches(zeros(2), add_ten)->for_worker(), nullptr);
+  const auto own = map_batches(std::make_shared<ForWorkers>(true), add_ten)->for_worker();
+  EXPECT_EQ(value(own->get(2)), 12);
+  EXPECT_NE(dynamic_cast<const BatchDataset*>(own.get()), nullptr);
+  const auto mixed = map_batches(std::make_shared<ForWorkers>(false), add_ten);
+  EXPECT_THROW(mixed->for_worker(), ValueError);
+  EXPECT_THROW(map_batches(nullptr, add_ten), ValueError);
+  EXPECT_THROW(map_batches(zeros(2), nullptr), ValueError);
 }
 
 TEST(CombineTest, ConcatGivesOneAfterTheOther) {

@@ -404,6 +404,17 @@ TEST_F(IdxDatasetTest, NormalisationIsBitEqualToLibTorchsOperators) {
   }
 }
 
+TEST_F(IdxDatasetTest, BytesStayAsTheyAre) {
+  write(idx_bytes(0x08, {2, 1, 3}, "\0\x01\x7f\x80\xfe\xff"s), idx_bytes(0x08, {2}, "\0\1"s));
+  IdxDatasetOptions set = options();
+  set.bytes = true;
+  set.limit = 1;
+  const at::Tensor images = read_idx_dataset(set).tensors()[0];
+  EXPECT_EQ(images.sizes(), (at::IntArrayRef{1, 1, 1, 3}));
+  const at::Tensor all = read_idx(path_of("train-images-idx3-ubyte"));
+  EXPECT_TRUE(at::equal(images[0][0], all[0]));
+}
+
 TEST(FashionMnistTest, WholeSetHasItsKnownSizesAndLabels) {
   for (const bool train : {true, false}) {
     const TensorDataset dataset = read_idx_dataset({.train = train});

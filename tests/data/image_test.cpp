@@ -6,6 +6,7 @@
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
 
 #include "bellows/core/error.h"
@@ -45,6 +46,20 @@ std::string refused(const std::string& bytes, const ImageOptions& options = {}) 
 
 int64_t largest_difference(const at::Tensor& a, const at::Tensor& b) {
   return a.to(at::kInt).sub(b.to(at::kInt)).abs().max().item<int64_t>();
+}
+
+TEST(PngTest, WhatIsWrittenIsReadBack) {
+  for (const int channels : {1, 3}) {
+    const at::Tensor image = at::randint(256, {channels, 7, 5}, at::kByte);
+    for (const at::Tensor& some : {image, image.flip(0), image.transpose(1, 2)}) {
+      const std::string file = encode_png(some);
+      EXPECT_TRUE(
+          at::equal(decode_image(std::as_bytes(std::span(file)), {.channels = channels}), some));
+    }
+  }
+  EXPECT_THROW(encode_png(at::randint(256, {2, 7, 5}, at::kByte)), ValueError);
+  EXPECT_THROW(encode_png(at::randint(256, {3, 7, 5}, at::kFloat)), ValueError);
+  EXPECT_THROW(encode_png(at::Tensor()), ValueError);
 }
 
 TEST(ImageTest, PngIsDecodedExactly) {

@@ -1,5 +1,6 @@
 // What only a machine with an NVIDIA device can show.
 #include <array>
+#include <vector>
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
@@ -7,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include "bellows/device/crop_flip_normalize.h"
 #include "bellows/device/cuda_module.h"
 #include "bellows/device/device.h"
 #include "bellows/device/memory.h"
@@ -45,6 +47,28 @@ TEST_F(GpuTest, NormalizeGivesTheBitsOfTheCpu) {
         channels == ChannelDim::first ? images : images.permute({0, 2, 3, 1}).contiguous();
     EXPECT_TRUE(at::equal(normalize(in.to(cuda_), mean, std, channels).cpu(),
                           normalize(in, mean, std, channels)));
+  }
+}
+
+// More images than one launch takes, in every layout and type.
+TEST_F(GpuTest, CropFlipNormalizeGivesTheBitsOfTheCpu) {
+  const std::array mean{0.485F, 0.456F, 0.406F};
+  const std::array std{0.229F, 0.224F, 0.225F};
+  const at::Tensor images = at::randint(256, {300, 33, 47, 3}, at::kByte);
+  std::vector<CropWindow> windows;
+  for (int32_t n = 0; n < 300; ++n) windows.push_back({n % 50 - 25, n % 70 - 35, n % 3 == 0});
+  for (const bool planes : {false, true}) {
+    const at::Tensor in =
+        planes ? images.permute({0, 3, 1, 2}).contiguous().permute({0, 2, 3, 1}) : images;
+    for (const auto type : {at::kFloat, at::kHalf, at::kBFloat16}) {
+      for (const bool last : {false, true}) {
+        const CropFlipNormalizeOptions options{
+            .height = 29, .width = 31, .fill = 9, .type = type, .channels_last = last};
+        const at::Tensor there = crop_flip_normalize(in.to(cuda_), windows, mean, std, options);
+        EXPECT_TRUE(at::equal(there.cpu(), crop_flip_normalize(in, windows, mean, std, options)))
+            << planes << type << last;
+      }
+    }
   }
 }
 

@@ -1,5 +1,6 @@
 #include "bellows/train/job_data.h"
 
+#include <array>
 #include <gmock/gmock.h>
 #include <limits>
 #include <set>
@@ -10,6 +11,7 @@
 #include "bellows/core/error.h"
 #include "bellows/data/idx.h"
 #include "bellows/data/tensor_dataset.h"
+#include "bellows/data/transforms.h"
 #include "tests/data/image_files.h"
 #include "tests/data/support.h"
 #include "tests/support/idx_files.h"
@@ -79,6 +81,38 @@ TEST_F(DataTableTest, IdxSetsAreNormalisedOnceOrAfterAugmentationWithTheSameBits
   EXPECT_FALSE(at::equal(first_of(*training, 1)[0].tensor(), images));
   const auto untouched = plain.training();
   EXPECT_FALSE(at::equal(first_of(*untouched)[0].tensor(), images));
+}
+
+// Whole batches of bytes in one pass are the samples one by one, as floats.
+TEST_F(DataTableTest, CropsAndFlipsAreThoseOfTheSamplesOneByOne) {
+  write_idx();
+  const auto images = std::make_shared<data::TensorDataset>(
+      data::read_idx_dataset({.root = folder_.path(), .mean = 0, .std = 1}));
+  const std::vector<std::pair<std::vector<std::string>, data::ImageTransform>> ways = {
+      {{"crop", "flip"},
+       data::compose({data::random_crop(28, 28, 4), data::random_horizontal_flip()})},
+      {{"crop"}, data::random_crop(28, 28, 4)},
+      {{"flip"}, data::random_horizontal_flip()}};
+  for (const auto& [words, transform] : ways) {
+    const auto order = std::make_shared<data::RandomSampler>(20, 7);
+    const auto expected = data::make_loader(
+        data::map(images, data::on_image(transform)), order,
+        {.batch_size = 4,
+         .seed = 7,
+         .on_batch = data::on_images([](const at::Tensor& batch, data::Random&) {
+           return data::normalize_channels(batch, std::array{0.1307}, std::array{0.3081});
+         })});
+    for (const int64_t workers : {0, 2}) {
+      const auto training =
+          table("mnist", {{"augment", words}, {"workers", workers}}, 7).training();
+      for (const int64_t epoch : {0, 3}) {
+        EXPECT_TRUE(at::equal(first_of(*training, epoch)[0].tensor(),
+                              first_of(*expected, epoch)[0].tensor()));
+        EXPECT_TRUE(at::equal(first_of(*training, epoch)[1].tensor(),
+                              first_of(*expected, epoch)[1].tensor()));
+      }
+    }
+  }
 }
 
 TEST_F(DataTableTest, CifarIsNormalisedForEachChannel) {

@@ -9,12 +9,6 @@
 
 namespace bellows {
 
-/// Passed by value: no copy to the device to wait for.
-struct NormalizeStatistics {
-  float mean[kMaxNormalizeChannels];
-  float std[kMaxNormalizeChannels];
-};
-
 /// out[i] = normalize_element(in[i], …) for `count` elements; element i belongs to channel (i /
 /// inner) % channels. Enqueued on `stream` of the current device; the caller asks cudaGetLastError.
 void launch_normalize_u8(const uint8_t* in, float* out, int64_t count, int64_t inner, int channels,

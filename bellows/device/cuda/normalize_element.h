@@ -15,6 +15,12 @@ namespace bellows {
 /// mean and std of the channels are passed to the kernel by value, hence the bound.
 inline constexpr int kMaxNormalizeChannels = 256;
 
+/// Passed by value: no copy to the device to wait for.
+struct NormalizeStatistics {
+  float mean[kMaxNormalizeChannels];
+  float std[kMaxNormalizeChannels];
+};
+
 BELLOWS_HOST_DEVICE inline float normalize_element(uint8_t value, float mean, float std) {
   return (static_cast<float>(value) / 255.0F - mean) / std;
 }
