@@ -166,6 +166,32 @@ TEST_F(SimOperator, NumbersInCxxAreTakenByEveryOperator) {
   for (size_t i = 0; i < cpu.size(); ++i) expect_same(cpu[i], sim[i]);
 }
 
+TEST_F(SimOperator, ForeachAndFusedUpdatesChangeWhatTheyShould) {
+  const auto run = [&](c10::Device device) {
+    const auto make = [&](double value) {
+      return std::vector<at::Tensor>{x_.to(device).mul(value), at::full({5}, value, device)};
+    };
+    const auto parameters = make(1), gradients = make(0.5), mean = make(0.1), square = make(0.2);
+    at::_foreach_mul_(mean, 0.9);
+    at::_foreach_add_(mean, gradients, 0.1);
+    at::_foreach_addcmul_(square, gradients, gradients, 0.001);
+    at::_foreach_addcdiv_(parameters, mean, at::_foreach_sqrt(at::_foreach_abs(square)), -0.01);
+    at::_foreach_lerp_(mean, gradients, 0.3);
+    const std::vector<at::Tensor> steps{at::ones({}, device), at::ones({}, device)};
+    at::_fused_adamw_(parameters, gradients, mean, square, {}, steps, 0.1, 0.9, 0.99, 0.01, 1e-8,
+                      false, false);
+    auto out = parameters;
+    out.insert(out.end(), mean.begin(), mean.end());
+    for (const at::Tensor& norm : at::_foreach_norm(gradients)) out.push_back(norm);
+    return out;
+  };
+  const auto cpu = run(at::kCPU), sim = run(sim0_);
+  for (size_t i = 0; i < cpu.size(); ++i) {
+    EXPECT_TRUE(at::allclose(cpu[i], sim[i].cpu(), 0, 0, /*equal_nan=*/true)) << i;
+    EXPECT_EQ(sim[i].device(), sim0_);
+  }
+}
+
 TEST_F(SimOperator, FactoriesThatChooseByDeviceAndStoragesWork) {
   expect_same(at::kaiser_window(8), at::kaiser_window(8, at::device(sim0_)));
   const at::Tensor a = x_.to(sim0_);
