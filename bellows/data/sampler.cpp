@@ -13,6 +13,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
+#include "bellows/data/single_thread.h"
 
 namespace bellows::data {
 namespace {
@@ -43,6 +44,7 @@ at::Tensor tensor_over(std::vector<int64_t>& order) {
 std::vector<int64_t> permutation(int64_t size, const at::Generator& generator) {
   std::vector<int64_t> order(static_cast<size_t>(size));
   at::Tensor out = tensor_over(order);
+  const SingleThreadOfLibtorch alone;  // it fills the range by threads, then draws by one
   at::randperm_out(out, size, generator);
   return order;
 }

@@ -8,10 +8,13 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/randperm.h>
 #include <gtest/gtest.h>
 
 #include "bellows/core/error.h"
+#include "bellows/data/single_thread.h"
 #include "tests/data/support.h"
 
 namespace bellows::data {
@@ -35,6 +38,25 @@ TEST(RandomSamplerTest, EveryIndexComesOnceAndEpochsDiffer) {
   auto sorted = first;
   std::sort(sorted.begin(), sorted.end());
   EXPECT_EQ(sorted, SequentialSampler(1000).indices(0));
+}
+
+// Long orders are made by one thread: the caller's number of threads is lowered, and put back.
+TEST(RandomSamplerTest, ThreadsOfLibTorchAreOneForTheOrderAndThenAsBefore) {
+  const int before = at::get_num_threads();
+  std::thread([] {
+    at::set_num_threads(3);
+    {
+      const SingleThreadOfLibtorch alone;
+      EXPECT_EQ(at::get_num_threads(), 1);
+    }
+    EXPECT_EQ(at::get_num_threads(), 3);
+    const auto order = RandomSampler(100'000, 7).indices(0);
+    EXPECT_EQ(at::get_num_threads(), 3);
+    const auto generator = at::make_generator<at::CPUGeneratorImpl>(7);
+    const at::Tensor expected = at::randperm(100'000, generator);
+    EXPECT_TRUE(std::equal(order.begin(), order.end(), expected.const_data_ptr<int64_t>()));
+  }).join();
+  at::set_num_threads(before);
 }
 
 TEST(RandomSamplerTest, OrderDependsOnSeedPlusEpochAlone) {
