@@ -177,8 +177,7 @@ void print_devices(const DeviceReport& report) {
       fact(line[0], line[1] + ", " + human_bytes(std::strtod(line[2].c_str(), nullptr)));
     }
   }
-  if (!report.runs)
-    fact("state", "bellows-torch does not run: " + report.failure);
+  if (!report.runs) fact("state", "bellows-torch does not run: " + report.failure);
 }
 
 }  // namespace
