@@ -39,9 +39,11 @@ TEST_F(SimCommand, TrainingGivesTheWeightsOfTheCpu) {
   const auto summary =
       nlohmann::json::parse(read_file(fs::path(run_.run_folder("sim")) / "summary.json"));
   EXPECT_EQ(summary["device"], "sim:1");
-  for (const auto& file : fs::recursive_directory_iterator(run_.run_folder("sim")))
-    if (file.is_regular_file())
+  for (const auto& file : fs::recursive_directory_iterator(run_.run_folder("sim"))) {
+    if (file.is_regular_file()) {
       EXPECT_THAT(read_file(file.path()), Not(HasSubstr("hpu"))) << file.path();
+    }
+  }
 }
 
 TEST_F(SimCommand, ARunGoesOnOnAnotherKindOfDevice) {

@@ -120,8 +120,11 @@ void expect_same(const Call& call, const Result& cpu, const Result& sim, c10::De
   compare(cpu.arguments, sim.arguments, "argument");
   compare(cpu.returns, sim.returns, "result");
   ASSERT_EQ(cpu.returns.size(), sim.returns.size()) << call.name;
-  for (size_t i = 0; i < cpu.returns.size(); ++i)
-    if (cpu.returns[i].isScalar()) EXPECT_EQ(cpu.returns[i], sim.returns[i]) << call.name;
+  for (size_t i = 0; i < cpu.returns.size(); ++i) {
+    if (cpu.returns[i].isScalar()) {
+      EXPECT_EQ(cpu.returns[i], sim.returns[i]) << call.name;
+    }
+  }
   const auto before = tensors_of(cpu.arguments), there = tensors_of(sim.arguments);
   EXPECT_EQ(aliases(tensors_of(cpu.returns), before), aliases(tensors_of(sim.returns), there))
       << call.name << ": views";

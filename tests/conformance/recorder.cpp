@@ -118,7 +118,8 @@ Recording* recording = nullptr;
 std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& function) {
   const auto name = function.operator_name();
   if (!name || !name->name.starts_with("aten::")) return nullptr;
-  for (const at::Tensor& tensor : tensors_of({function.inputs().begin(), function.inputs().end()}))
+  const std::vector<c10::IValue> inputs(function.inputs().begin(), function.inputs().end());
+  for (const at::Tensor& tensor : tensors_of(inputs))
     if (tensor.defined() && (!tensor.device().is_cpu() || !tensor.has_storage())) return nullptr;
   const std::lock_guard lock(recording->mutex);
   const std::string full = c10::toString(*name);

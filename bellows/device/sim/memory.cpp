@@ -80,7 +80,7 @@ class Arena {
     stats.reserved_bytes[kAll].increase(size);
     stats.segment[kAll].increase(1);
     ++stats.num_device_alloc;
-    return new Block{pointer, size, 0, device, home};
+    return new Block{pointer, size, 0, device, home, 0, {}};
   }
 
   void hand_out(Block* block, size_t requested) {
