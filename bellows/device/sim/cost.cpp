@@ -27,7 +27,9 @@ Model& model() {
 }
 
 std::string_view name_of(const c10::OperatorHandle& op) {
-  return std::string_view(op.operator_name().name).substr(sizeof("aten::") - 1);
+  std::string_view name = op.operator_name().name;
+  if (name.starts_with("aten::")) name.remove_prefix(sizeof("aten::") - 1);
+  return name;
 }
 
 Capability capability_of(c10::Device device) {

@@ -47,35 +47,18 @@ void visit_tensors(const c10::IValue& value, Fn visit) {
 // Element-wise operators that lack LibTorch's tag for them.
 bool is_element_wise(const c10::OperatorHandle& op) {
   if (op.hasTag(at::Tag::pointwise)) return true;
-  constexpr std::array<std::string_view, 21> kUntagged{"rsub",
-                                                       "eq_",
-                                                       "ne_",
-                                                       "lt_",
-                                                       "le_",
-                                                       "gt_",
-                                                       "ge_",
-                                                       "gcd",
-                                                       "gcd_",
-                                                       "lcm",
-                                                       "lcm_",
-                                                       "complex",
-                                                       "polar",
-                                                       "fill",
-                                                       "fill_",
-                                                       "floor_divide",
-                                                       "mse_loss",
-                                                       "huber_loss",
-                                                       "smooth_l1_loss",
-                                                       "masked_fill",
-                                                       "masked_fill_"};
-  constexpr std::array<std::string_view, 4> kFamilies{"_foreach_", "_fused_", "bernoulli",
-                                                      "copysign"};
+  constexpr std::array<std::string_view, 20> kUntagged{
+      "rsub",        "eq_",         "ne_",   "lt_",      "le_",        "gt_",
+      "ge_",         "gcd",         "gcd_",  "lcm",      "lcm_",       "complex",
+      "polar",       "fill",        "fill_", "mse_loss", "huber_loss", "smooth_l1_loss",
+      "masked_fill", "masked_fill_"};
+  constexpr std::array<std::string_view, 5> kFamilies{"_foreach_", "_fused_", "bernoulli",
+                                                      "copysign", "floor_divide"};
   std::string_view name = op.operator_name().name;
   name.remove_prefix(std::min(name.size(), sizeof("aten::") - 1));
   return std::ranges::find(kUntagged, name) != kUntagged.end() ||
          std::ranges::any_of(kFamilies,
-                             [&](std::string_view family) { return name.starts_with(family); }) ||
-         name.starts_with("floor_divide");
+                             [&](std::string_view family) { return name.starts_with(family); });
 }
 
 // index, index_put and their relatives, which take indices from the CPU.
