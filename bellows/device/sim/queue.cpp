@@ -27,7 +27,7 @@ class Runner {
     if (stop_ || std::exchange(queue->noticed_, true)) return;
     waiting_.push_back(queue);
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
-    if (waiting_.size() == 1) changed_.notify_one();
+    if (Clock::now() + delay() < next_look_) changed_.notify_one();
   }
 
  private:
@@ -51,28 +51,37 @@ class Runner {
     if (thread_.joinable()) thread_.join();
   }
 
+  static Clock::duration delay() { return std::chrono::milliseconds(state().copy_delay_ms); }
+
   void run() {
     std::unique_lock lock(mutex_);
     while (!stop_) {
-      if (waiting_.empty()) {
-        changed_.wait(lock);
-        continue;
+      // Until when nothing is due: looked at again earlier where what is noticed meanwhile is.
+      next_look_ = Clock::time_point::max();
+      Queue* due_queue = nullptr;
+      uint64_t due = 0;
+      for (size_t i = waiting_.size(); i > 0 && due == 0; --i) {
+        Queue* queue = waiting_.front();
+        waiting_.pop_front();
+        std::optional<Clock::time_point> oldest;
+        due = queue->last_pushed_until(Clock::now() - delay(), oldest);
+        if (due > 0) due_queue = queue;
+        if (oldest) {
+          waiting_.push_back(queue);
+          next_look_ = std::min(next_look_, *oldest + delay());
+        } else {
+          queue->noticed_ = false;
+        }
       }
-      const auto delay = std::chrono::milliseconds(state().copy_delay_ms);
-      Queue* queue = waiting_.front();
-      std::optional<Clock::time_point> oldest;
-      const uint64_t due = queue->last_pushed_until(Clock::now() - delay, oldest);
-      if (!oldest) {
-        queue->noticed_ = false;
-        waiting_.pop_front();
-      } else if (due == 0) {
-        changed_.wait_until(lock, *oldest + delay);
-      } else {
-        waiting_.pop_front();
-        waiting_.push_back(queue);  // for what is not due yet
+      if (due > 0) {
+        next_look_ = Clock::time_point::min();
         lock.unlock();
-        queue->run_until(due);
+        due_queue->run_until(due);
         lock.lock();
+      } else if (waiting_.empty()) {
+        changed_.wait(lock);
+      } else {
+        changed_.wait_until(lock, next_look_);
       }
     }
   }
@@ -80,6 +89,7 @@ class Runner {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Queue*> waiting_;  // each once
+  Clock::time_point next_look_ = Clock::time_point::min();  // when the thread looks by itself
   bool stop_ = false;
   std::thread thread_;
 };

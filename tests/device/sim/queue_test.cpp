@@ -56,6 +56,19 @@ TEST_F(QueueTest, WhatNobodyWaitsForRunsAfterTheDelay) {
   EXPECT_TRUE(ran);
 }
 
+// The thread in the background sleeps for what is due in an hour when the next is pushed.
+TEST_F(QueueTest, WhatIsDueSoonerDoesNotWaitForWhatIsDueLater) {
+  delay(std::chrono::hours(1));
+  Queue& later = make();
+  later.push([] {});
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  delay(std::chrono::milliseconds(1));
+  Queue& sooner = make();
+  sooner.push([] {});
+  while (!sooner.idle()) std::this_thread::yield();
+  later.drain();
+}
+
 TEST_F(QueueTest, OnlyWhatIsDueRunsInTheBackground) {
   delay(std::chrono::milliseconds(200));
   Queue& queue = make();
