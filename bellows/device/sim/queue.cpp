@@ -88,7 +88,7 @@ class Runner {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Queue*> waiting_;  // each once
+  std::deque<Queue*> waiting_;                              // each once
   Clock::time_point next_look_ = Clock::time_point::min();  // when the thread looks by itself
   bool stop_ = false;
   std::thread thread_;
