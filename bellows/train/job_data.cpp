@@ -14,6 +14,7 @@
 #include "bellows/data/device_loader.h"
 #include "bellows/data/idx.h"
 #include "bellows/data/image.h"
+#include "bellows/data/mix.h"
 #include "bellows/data/tar_stream.h"
 #include "bellows/data/transforms.h"
 #include "bellows/device/memory.h"
@@ -136,6 +137,9 @@ DataTable::DataTable(Options& table, uint64_t seed) {
   }
   if (has("crop")) padding_ = table.get_in<int64_t>("crop_padding", 4, 0, 1 << 16);
   if (has("jitter")) jitter_ = table.get_in<double>("jitter", 0.4, 0, 100);
+  constexpr double kMostAlpha = 1e6;
+  mixup_ = table.get_in<double>("mixup", 0, 0, kMostAlpha);
+  cutmix_ = table.get_in<double>("cutmix", 0, 0, kMostAlpha);
 }
 
 bool DataTable::has(const char* word) const {
@@ -298,6 +302,18 @@ void DataTable::load_to(c10::Device device) {
   loading_.memory = pinned_memory(device);
 }
 
+// Null where batches are left as they are. Of two ways to mix, each batch draws one.
+data::BatchTransform DataTable::mixing() const {
+  std::vector<data::BatchTransform> ways;
+  if (mixup_ > 0) ways.push_back(data::random_mixup(classes_, mixup_));
+  if (cutmix_ > 0) ways.push_back(data::random_cutmix(classes_, cutmix_));
+  if (ways.empty()) return nullptr;
+  return [ways = std::move(ways)](Tree batch, data::Random& random) {
+    const auto way = static_cast<size_t>(random.below(std::ssize(ways)));
+    return ways[way](std::move(batch), random);
+  };
+}
+
 data::LoaderOptions DataTable::loading(bool training) const {
   data::LoaderOptions options = loading_;
   if (!training) {
@@ -306,6 +322,11 @@ data::LoaderOptions DataTable::loading(bool training) const {
   }
   if (image_size_ > 0 && !in_one_pass(training) && !normalised_when_read(training))
     options.on_batch = data::on_images(normaliser(mean_, std_));
+  if (const auto mix = training ? mixing() : nullptr) {
+    options.on_batch = [first = options.on_batch, mix](Tree batch, data::Random& random) {
+      return mix(first ? first(std::move(batch), random) : std::move(batch), random);
+    };
+  }
   if (times_) {
     options.collate = timed_collate(times_);
     if (options.on_batch) options.on_batch = timed(options.on_batch, times_);

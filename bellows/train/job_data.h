@@ -31,7 +31,8 @@ class DataTable {
   /// Loaders made from now on add up how long each stage takes.
   void measure(Times times) { times_ = std::move(times); }
   const std::string& dataset() const { return name_; }
-  /// Batches {input, target} of inputs as the model takes them, target int64. Reads files: throws
+  /// Batches {input, target} of inputs as the model takes them, target int64; probabilities [N,
+  /// classes] in training where samples are mixed. Reads files: throws
   /// EnvironmentError where they are absent or damaged.
   std::unique_ptr<data::Loader> training() const;
   std::unique_ptr<data::Loader> evaluation();
@@ -57,6 +58,7 @@ class DataTable {
   std::unique_ptr<data::Loader> load(const Source& source, bool training,
                                      const data::LoaderOptions& options) const;
   data::LoaderOptions loading(bool training) const;
+  data::BatchTransform mixing() const;
   bool in_one_pass(bool training) const;
   bool normalised_when_read(bool training) const;
   bool has(const char* word) const;
@@ -73,6 +75,7 @@ class DataTable {
   std::vector<std::string> augment_;
   int64_t padding_ = 0;
   double jitter_ = 0;
+  double mixup_ = 0, cutmix_ = 0;  // alpha; 0: off
   std::vector<double> mean_, std_;
   data::LoaderOptions loading_;
   Times times_;  // null: not measured

@@ -16,15 +16,20 @@ StepFunction classification() {
     const at::Tensor& target = batch[1].tensor();
     const Tree result = model.forward(batch[0]);
     const at::Tensor& logits = result.tensor();
-    if (logits.dim() != 2 || target.dim() != 1 || logits.size(0) != target.size(0)) {
-      throw ValueError(
-          concat("classification: expected logits [N, classes] and targets [N], got logits ",
-                 logits.sizes(), " and targets ", target.sizes()));
+    const bool fits = target.is_floating_point()
+                          ? target.sizes() == logits.sizes()
+                          : target.dim() == 1 && logits.size(0) == target.size(0);
+    if (logits.dim() != 2 || !fits) {
+      throw ValueError(concat(
+          "classification: expected logits [N, classes] and targets [N], or [N, classes] where "
+          "they are probabilities; got logits ",
+          logits.sizes(), " and targets ", target.scalar_type(), " ", target.sizes()));
     }
     StepOutput output{at::cross_entropy_loss(logits, target), {}};
     if (!model.is_training()) {
       at::NoGradGuard no_grad;
-      output.metrics["accuracy"] = logits.argmax(1).eq(target).mean(at::kFloat);
+      output.metrics["accuracy"] =
+          logits.argmax(1).eq(target.dim() == 2 ? target.argmax(1) : target).mean(at::kFloat);
     }
     return output;
   };

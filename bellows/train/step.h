@@ -18,8 +18,8 @@ struct StepOutput {
 
 using StepFunction = std::function<StepOutput(const nn::Model& model, const Tree& batch)>;
 
-/// For batches {input, class index (int64, [N])} and models that give logits [N, classes]:
-/// cross-entropy, and "accuracy" (0 to 1) in evaluation mode.
+/// For batches {input, class index (int64, [N]) or probabilities [N, classes]} and models that give
+/// logits [N, classes]: cross-entropy, and "accuracy" (0 to 1) in evaluation mode.
 StepFunction classification();
 
 }  // namespace bellows::train

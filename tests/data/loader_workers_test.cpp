@@ -12,6 +12,7 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include "bellows/data/copy_tensor.h"
 #include "bellows/data/distributed_sampler.h"
 #include "tests/data/loader_support.h"
 
@@ -35,6 +36,39 @@ std::unique_ptr<Loader> numbers(int64_t size, LoaderOptions options, uint64_t se
 std::unique_ptr<Loader> probed(std::shared_ptr<Probe> probe, LoaderOptions options) {
   const auto order = std::make_shared<SequentialSampler>(probe->size());
   return make_loader(std::move(probe), order, std::move(options));
+}
+
+// Samples made over a buffer that is gone when get() has returned.
+class OverBuffer : public Dataset {
+ public:
+  int64_t size() const override { return 64; }
+  Tree get(int64_t index) const override {
+    std::vector<float> values(96, static_cast<float>(index));
+    values[95] = -1;
+    return copy_tensor<float>(values, {3, 4, 8});
+  }
+};
+
+TEST(LoaderWorkersTest, SamplesOutliveTheBufferTheyWereCopiedFrom) {
+  const auto loader =
+      make_loader(std::make_shared<OverBuffer>(), std::make_shared<SequentialSampler>(64),
+                  {.batch_size = 1, .workers = 4});
+  for (int64_t i = 0; i < 64; ++i) {
+    const at::Tensor sample = loader->next()->data.tensor();
+    ASSERT_EQ(sample.sizes(), (at::IntArrayRef{1, 3, 4, 8}));
+    EXPECT_EQ(sample[0][0][0][0].item<float>(), static_cast<float>(i));
+    EXPECT_EQ(sample[0][2][3][7].item<float>(), -1);
+  }
+}
+
+TEST(CopyTensorTest, RefusesAShapeOfAnotherSize) {
+  const std::vector<int64_t> values = {1, 2, 3};
+  EXPECT_EQ(copy_tensor<int64_t>(values, {3, 1}).scalar_type(), at::kLong);
+  EXPECT_EQ(copy_tensor<float>({}, {0, 5}).numel(), 0);
+  for (const std::vector<int64_t>& sizes :
+       std::vector<std::vector<int64_t>>{{2}, {4}, {}, {-3}, {-1, -3}, {1LL << 62, 8}}) {
+    EXPECT_THROW(copy_tensor<int64_t>(values, sizes), ValueError);
+  }
 }
 
 TEST(LoaderWorkersTest, OrderIsTheSameForAnyNumberOfWorkers) {

@@ -5,7 +5,9 @@
 #include <limits>
 #include <set>
 
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
 #include "bellows/core/error.h"
@@ -111,6 +113,38 @@ TEST_F(DataTableTest, CropsAndFlipsAreThoseOfTheSamplesOneByOne) {
         EXPECT_TRUE(at::equal(first_of(*training, epoch)[1].tensor(),
                               first_of(*expected, epoch)[1].tensor()));
       }
+    }
+  }
+}
+
+TEST_F(DataTableTest, MixedSamplesHaveProbabilitiesAsTargets) {
+  write_idx();
+  auto plain = table("mnist", {}, 7);
+  const auto untouched = plain.training();
+  const std::vector<std::vector<Setting>> ways = {
+      {{"mixup", 0.4}}, {{"cutmix", 1.0}}, {{"mixup", 0.4}, {"cutmix", 1.0}}};
+  for (const std::vector<Setting>& way : ways) {
+    std::vector<Tree> seen;
+    for (const int64_t workers : {0, 2}) {
+      std::vector<Setting> keys = way;
+      keys.emplace_back("workers", workers);
+      auto mixed = table("mnist", keys, 7);
+      const auto evaluation = mixed.evaluation();
+      EXPECT_EQ(first_of(*evaluation)[1].tensor().scalar_type(), at::kLong);
+      const auto training = mixed.training();
+      for (const int64_t epoch : {0, 1}) {
+        const Tree batch = first_of(*training, epoch), before = first_of(*untouched, epoch);
+        const at::Tensor targets = batch[1].tensor();
+        EXPECT_EQ(targets.sizes(), (at::IntArrayRef{4, 10}));
+        EXPECT_TRUE(at::allclose(targets.sum(1), at::ones(4)));
+        EXPECT_TRUE((targets.gather(1, before[1].tensor().unsqueeze(1)) > 0).all().item<bool>());
+        EXPECT_FALSE(at::equal(batch[0].tensor(), before[0].tensor()));
+        seen.push_back(batch);
+      }
+    }
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_TRUE(at::equal(seen[i][0].tensor(), seen[i + 2][0].tensor()));
+      EXPECT_TRUE(at::equal(seen[i][1].tensor(), seen[i + 2][1].tensor()));
     }
   }
 }
