@@ -62,7 +62,8 @@ std::string TensorCopies::misfit(const OwnTensors& copy) const {
   }
   if (!fault.empty()) return fault;
   std::unordered_set<const c10::TensorImpl*> originals;
-  for (const at::Tensor& tensor : handles(original_)) originals.insert(tensor.unsafeGetTensorImpl());
+  for (const at::Tensor& tensor : handles(original_))
+    originals.insert(tensor.unsafeGetTensorImpl());
   for (const NamedTensors* tensors : {&copy.parameters, &copy.buffers}) {
     for (const auto& [name, tensor] : *tensors) {
       if (originals.contains(tensor.unsafeGetTensorImpl()))

@@ -143,7 +143,8 @@ ModulePointer clone(const torch::nn::Module& module) {
   if (sequential == nullptr) return module.clone();
   auto copy = std::make_shared<torch::nn::SequentialImpl>();
   auto part = sequential->begin();
-  for (const auto& child : sequential->named_children()) copy->push_back(child.key(), (part++)->clone());
+  for (const auto& child : sequential->named_children())
+    copy->push_back(child.key(), (part++)->clone());
   return copy;
 }
 

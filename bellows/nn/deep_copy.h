@@ -65,13 +65,14 @@ std::shared_ptr<M> deep_copy(const M& module) {
 /// factory's. Throws ValueError where the structure differs or something is shared.
 template <TorchModule M, class Factory>
 std::shared_ptr<M> deep_copy(const M& module, const Factory& factory) {
-  return std::dynamic_pointer_cast<M>(detail::deep_copy_into(module, [&]() -> detail::ModulePointer {
-    if constexpr (requires { factory().ptr(); }) {
-      return std::dynamic_pointer_cast<M>(factory().ptr());
-    } else {
-      return std::dynamic_pointer_cast<M>(std::shared_ptr<M>(factory()));
-    }
-  }));
+  return std::dynamic_pointer_cast<M>(
+      detail::deep_copy_into(module, [&]() -> detail::ModulePointer {
+        if constexpr (requires { factory().ptr(); }) {
+          return std::dynamic_pointer_cast<M>(factory().ptr());
+        } else {
+          return std::dynamic_pointer_cast<M>(std::shared_ptr<M>(factory()));
+        }
+      }));
 }
 
 /// Of pointers; a null pointer is a ValueError.
@@ -83,8 +84,8 @@ std::shared_ptr<M> deep_copy(const std::shared_ptr<M>& module, const Factory&...
 
 /// Of holders, such as Linear or what TORCH_MODULE defines: gives a holder of the same type.
 template <class Holder, class... Factory>
-  requires std::is_base_of_v<torch::nn::ModuleHolder<typename Holder::ContainedType>, Holder>
-Holder deep_copy(const Holder& module, const Factory&... factory) {
+requires std::is_base_of_v<torch::nn::ModuleHolder<typename Holder::ContainedType>, Holder> Holder
+deep_copy(const Holder& module, const Factory&... factory) {
   return Holder(deep_copy(module.ptr(), factory...));
 }
 

@@ -33,9 +33,9 @@ class Renamer {
       try {
         patterns_.emplace_back(std::regex(rename.pattern), rename.replacement);
       } catch (const std::regex_error& error) {
-        throw ValueError(concat("load_state_dict: rename: '", rename.pattern,
-                                "' is not a regular expression of ECMAScript's grammar: ",
-                                error.what()));
+        throw ValueError(
+            concat("load_state_dict: rename: '", rename.pattern,
+                   "' is not a regular expression of ECMAScript's grammar: ", error.what()));
       }
     }
   }
@@ -119,10 +119,10 @@ class Matching {
   void add(const Entry& entry) {
     const auto [before, added] = seen_.emplace(entry.name, entry.original);
     if (!added) {
-      named_twice_.push_back(entry.original == before->second
-                                 ? entry.name + " (a second time)"
-                                 : concat(before->second, " and ", entry.original,
-                                          " (both become ", entry.name, ")"));
+      named_twice_.push_back(
+          entry.original == before->second
+              ? entry.name + " (a second time)"
+              : concat(before->second, " and ", entry.original, " (both become ", entry.name, ")"));
       return;
     }
     const auto place = place_of_.find(entry.name);
@@ -148,8 +148,8 @@ class Matching {
       faults += concat(" Mismatched: ", join(mismatched_, "; "), ".");
     if (!named_twice_.empty()) faults += concat(" Named twice: ", join(named_twice_), ".");
     if (!disagreeing_.empty()) {
-      faults += concat(" One tensor in the model, but different values in the state: ",
-                       join(disagreeing_), ".");
+      faults += concat(
+          " One tensor in the model, but different values in the state: ", join(disagreeing_), ".");
     }
     if (!faults.empty()) {
       throw ValueError("The state does not fit the model." + faults + advice(load_.report));
@@ -170,9 +170,8 @@ class Matching {
                            ? converted(entry.value, target)
                            : std::nullopt;
     if (!value) {
-      const bool fractions =
-          entry.value.defined() && entry.value.sizes() == target.sizes() &&
-          entry.value.is_floating_point() && !target.is_floating_point();
+      const bool fractions = entry.value.defined() && entry.value.sizes() == target.sizes() &&
+                             entry.value.is_floating_point() && !target.is_floating_point();
       mismatch(entry, concat(entry.label(), " (got ", type_and_shape(entry.value),
                              fractions ? " with fractions" : "", ", expected ",
                              type_and_shape(target), ")"));
@@ -236,8 +235,8 @@ StateLoad plan_load(const NamedTensors& targets, const Ties& ties, const NamedTe
   for (const auto& [name, value] : state) matching.add({renamed(name), name, value});
   StateLoad load = matching.finish(options);
   if (load.copies.empty() && !state.empty() && !targets.empty()) {
-    log::warn(concat("load_state_dict: none of the state's ", state.size(),
-                     " entries was loaded", advice(load.report)));
+    log::warn(concat("load_state_dict: none of the state's ", state.size(), " entries was loaded",
+                     advice(load.report)));
   }
   settle_aliases(load.copies);
   return load;

@@ -94,7 +94,8 @@ IncompatibleKeys Model::load_state_dict(const NamedTensors& state,
 
 std::shared_ptr<Model::Interface> Model::Interface::deep_copy() const {
   throw ValueError(
-      "deep_copy: a model of this kind keeps handles to its tensors that only its maker knows. Give "
+      "deep_copy: a model of this kind keeps handles to its tensors that only its maker knows. "
+      "Give "
       "a factory: model.deep_copy(factory).");
 }
 

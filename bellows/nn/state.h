@@ -14,8 +14,8 @@ class Module;
 
 namespace bellows::nn {
 
-/// Every match of `pattern` in a name is replaced, as std::regex_replace does: ECMAScript's grammar,
-/// `^` and `$` for the name's ends, `$1` in the replacement for the first group.
+/// Every match of `pattern` in a name is replaced, as std::regex_replace does: ECMAScript's
+/// grammar, `^` and `$` for the name's ends, `$1` in the replacement for the first group.
 struct Rename {
   std::string pattern;
   std::string replacement;
@@ -62,8 +62,9 @@ IncompatibleKeys load_state_dict(torch::nn::Module& module, const NamedTensors& 
 
 /// A holder (`Linear`) or pointer to a module.
 template <class Handle>
-concept ModuleHandle =
-    requires(const Handle& handle) { static_cast<const torch::nn::Module&>(*handle); };
+concept ModuleHandle = requires(const Handle& handle) {
+  static_cast<const torch::nn::Module&>(*handle);
+};
 
 template <ModuleHandle Handle>
 NamedTensors state_dict(const Handle& module, Names names = Names::first) {
