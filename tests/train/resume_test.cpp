@@ -13,7 +13,6 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
-#include "bellows/checkpoint/checkpoint.h"
 #include "bellows/core/file.h"
 #include "bellows/data/augment.h"
 #include "bellows/data/tensor_dataset.h"
@@ -24,6 +23,7 @@
 #include "bellows/train/early_stopping.h"
 #include "bellows/train/learning_rate.h"
 #include "bellows/train/metrics_file.h"
+#include "bellows/train/run_directory.h"
 #include "bellows/train/tensorboard.h"
 #include "bellows/train/trainer.h"
 #include "tests/support/process.h"
@@ -59,8 +59,10 @@ at::Tensor scaled(const at::Tensor& image, data::Random&) {
   return data::to_float(image);
 }
 
-/// A run as a program would make it, from nothing but its folder.
+/// A run as `bellows train --resume auto` makes it, from nothing but its folder.
 void run(const fs::path& folder, int64_t workers, int64_t end_at = -1, bool kill = false) {
+  const RunDirectory directory(folder, {.resume = "auto"});
+  const auto candidates = directory.resume_candidates();
   seed_everything(3);
   const at::Tensor images = at::randint(256, {kSamples, 1, 8, 8}, at::kByte);
   const auto dataset = std::make_shared<data::TensorDataset>(
@@ -74,8 +76,7 @@ void run(const fs::path& folder, int64_t workers, int64_t end_at = -1, bool kill
       data::make_loader(data::map(dataset, data::on_image(scaled)),
                         std::make_shared<data::SequentialSampler>(kSamples), {.batch_size = 20});
   seed_everything(static_cast<uint64_t>(end_at + 100));  // must come from the checkpoint
-  const bool fresh = !checkpoint::latest(folder / "checkpoints");
-  if (fresh) seed_everything(4);
+  if (candidates.empty()) seed_everything(4);
   tnn::Sequential net(tnn::Flatten(), tnn::Linear(64, 12), tnn::Dropout(0.3),
                       tnn::LayerNorm(tnn::LayerNormOptions({12})), tnn::Linear(12, 3));
   const nn::Model model = nn::from_module(net);
@@ -90,7 +91,7 @@ void run(const fs::path& folder, int64_t workers, int64_t end_at = -1, bool kill
   trainer.add(std::make_shared<Checkpointing>(
       CheckpointingOptions{.root = folder / "checkpoints", .every_steps = 2, .keep = 100}));
   trainer.add(std::make_shared<EndAt>(end_at, kill));
-  if (!fresh) trainer.load(*checkpoint::latest(folder / "checkpoints"), *training);
+  if (!candidates.empty()) trainer.load(candidates.front(), *training);
   trainer.fit(*training, evaluation.get());
 }
 
