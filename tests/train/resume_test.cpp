@@ -1,6 +1,7 @@
 // A whole run (dropout, augmentation, schedule, early stopping, metrics, TensorBoard, checkpoints),
 // stopped or killed at every batch and resumed with another number of workers, ends with the files
 // of the unbroken run.
+#include <cstring>
 #include <fstream>
 
 #include <ATen/ops/arange.h>
@@ -19,6 +20,7 @@
 #include "bellows/data/transforms.h"
 #include "bellows/nn/from_module.h"
 #include "bellows/optim/adamw.h"
+#include "bellows/optim/schedule.h"
 #include "bellows/train/checkpointing.h"
 #include "bellows/train/early_stopping.h"
 #include "bellows/train/learning_rate.h"
