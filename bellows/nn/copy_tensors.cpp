@@ -5,7 +5,9 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "bellows/core/error.h"
 #include "bellows/core/text.h"
+#include "bellows/device/seed.h"
 #include "bellows/nn/model.h"
 
 namespace bellows::nn {
@@ -43,13 +45,18 @@ std::string misfit_of(const char* kind, const NamedTensors& expected, const Name
   return "";
 }
 
+// Tensors made in inference mode do not count their changes.
+int64_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
+}
+
 }  // namespace
 
 TensorCopies::TensorCopies(OwnTensors original) : original_(std::move(original)) {
   const at::NoGradGuard no_grad;
   for (const at::Tensor& tensor : handles(original_)) {
     values_.push_back(tensor.detach().clone());
-    versions_.push_back(tensor._version());
+    versions_.push_back(version_of(tensor));
   }
 }
 
@@ -88,11 +95,20 @@ bool TensorCopies::restore() {
   bool changed = false;
   const std::vector<at::Tensor> tensors = handles(original_);
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i]._version() == versions_[i]) continue;
+    if (version_of(tensors[i]) == versions_[i]) continue;
     tensors[i].copy_(values_[i]);
     changed = true;
   }
   return changed;
+}
+
+KeepRandomState::KeepRandomState() : state_(RandomState().state_dict()) {}
+
+KeepRandomState::~KeepRandomState() {
+  try {
+    RandomState().load_state_dict(state_);
+  } catch (const Error&) {  // a generator that came meanwhile: nothing to give back
+  }
 }
 
 }  // namespace bellows::nn

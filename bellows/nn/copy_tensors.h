@@ -37,4 +37,16 @@ class TensorCopies {
   std::vector<int64_t> versions_;   // of the original's tensors, when the values were taken
 };
 
+/// What is drawn while it lives is not missing from the random generators afterwards.
+class KeepRandomState {
+ public:
+  KeepRandomState();
+  ~KeepRandomState();
+  KeepRandomState(const KeepRandomState&) = delete;
+  KeepRandomState& operator=(const KeepRandomState&) = delete;
+
+ private:
+  Tree state_;
+};
+
 }  // namespace bellows::nn

@@ -9,7 +9,6 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
-#include "bellows/device/seed.h"
 #include "bellows/nn/copy_tensors.h"
 
 // LibTorch's door to a module's lists, which only classes of this name may open.
@@ -25,20 +24,6 @@ class torch::nn::Cloneable<bellows::nn::detail::Build> {
 
 namespace bellows::nn::detail {
 namespace {
-
-/// What is drawn in the meantime is not missing from the generators afterwards.
-class KeepRandomState {
- public:
-  ~KeepRandomState() {
-    try {
-      RandomState().load_state_dict(state_);
-    } catch (const Error&) {  // a generator that came meanwhile: nothing to give back
-    }
-  }
-
- private:
-  Tree state_ = RandomState().state_dict();
-};
 
 /// A module and those in it, each with its name and kind; and which of them are the same.
 struct Structure {

@@ -107,6 +107,7 @@ Model Model::deep_copy(const std::function<Model()>& factory) const {
   const auto tensors_of = [](const Model& model) {
     return OwnTensors{model.named_parameters(), model.named_buffers(), model.ties()};
   };
+  const KeepRandomState keep;
   TensorCopies tensors(tensors_of(*this));
   Model copy = factory();
   tensors.restore();

@@ -17,6 +17,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "bellows/core/error.h"
+#include "bellows/device/seed.h"
 #include "bellows/nn/convnet.h"
 #include "bellows/nn/from_module.h"
 #include "bellows/nn/from_torchscript.h"
