@@ -205,6 +205,8 @@ TEST(DeepCopyTest, FactoryOfAnotherModuleIsRefused) {
   EXPECT_THAT(error_of([&] { deep_copy(net, [] { return Plain(2, 0.5); }); }), HasSubstr("p=0.5"));
   EXPECT_THAT(error_of([&] { deep_copy(net, [&] { return net; }); }), HasSubstr("shares"));
   EXPECT_THAT(error_of([&] { deep_copy(net, [] { return Plain(nullptr); }); }),
+              HasSubstr("empty ModuleHolder"));
+  EXPECT_THAT(error_of([&] { deep_copy(net, [] { return std::shared_ptr<PlainImpl>(); }); }),
               HasSubstr("gave nothing"));
   EXPECT_THAT(error_of([&] { deep_copy(std::shared_ptr<PlainImpl>()); }),
               HasSubstr("null pointer"));
@@ -273,7 +275,7 @@ torch::jit::Module script() {
   const at::Tensor weight = at::randn({2, 2}).requires_grad_();
   layer.register_parameter("weight", weight, false);
   layer.register_buffer("offset", at::ones({2}));
-  layer.define("def forward(self, x):\n  return torch.matmul(x, self.weight) + self.offset");
+  layer.define("def forward(self, x):\n  return torch.matmul(x, self.weight) + self.offset\n");
   torch::jit::Module net = empty("__torch__.Net");
   net.register_parameter("frozen", at::ones({2}), false);
   net.register_parameter("tied", weight, false);
@@ -283,7 +285,7 @@ torch::jit::Module script() {
   net.register_module("b", layer);
   net.define(
       "def forward(self, x):\n"
-      "  return self.b.forward(self.a.forward(x)) * self.frozen * self.scales[0]");
+      "  return self.b.forward(self.a.forward(x)) * self.frozen * self.scales[0]\n");
   return net;
 }
 
