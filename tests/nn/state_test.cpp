@@ -241,7 +241,7 @@ TEST(LoadStateTest, LoadingTwoHundredTimesKeepsMemoryGradientsAndTheOptimizersHa
   for (int i = 0; i < 200; ++i)
     model.load_state_dict({{"weight", filled({3}, 8, at::kDouble)}, {"frozen", filled({2}, 9)}});
   EXPECT_EQ(weight.data_ptr(), memory);
-  EXPECT_EQ(weight.getIntrusivePtr().use_count(), references + 1);  // this line's own
+  EXPECT_EQ(weight.getIntrusivePtr().use_count(), references);
   EXPECT_TRUE(weight.requires_grad() && weight.is_leaf());
   EXPECT_FALSE(frozen.requires_grad());
   EXPECT_TRUE(at::equal(weight.grad(), at::ones({3})));
