@@ -102,7 +102,7 @@ void check_weights(const nn::Model& model, const NamedTensors& weights) {
                       return tensor.defined() && tensor.sizes() == entry.second.sizes() &&
                              tensor.scalar_type() == entry.second.scalar_type();
                     });
-  if (!fits) model.load_state_dict(weights);  // throws, with all names
+  if (!fits) model.check_state_dict(weights);  // throws, with all names
 }
 
 // Loads the parts; where one refuses, those before it get their old state back.

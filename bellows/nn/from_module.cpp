@@ -2,28 +2,58 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
+#include "bellows/nn/copy_tensors.h"
+#include "bellows/nn/load_state.h"
 
-namespace bellows::nn::detail {
+namespace bellows::nn {
 namespace {
 
 NamedTensors collect(const torch::OrderedDict<std::string, at::Tensor>& items) {
   NamedTensors out;
   out.reserve(items.size());
   for (const auto& item : items) out.emplace_back(item.key(), item.value());
-  return without_ties(std::move(out));
+  return out;
+}
+
+Ties ties(const torch::nn::Module& module) {
+  Ties out = ties_of(collect(module.named_parameters()));
+  for (auto& tie : ties_of(collect(module.named_buffers()))) out.push_back(std::move(tie));
+  return out;
 }
 
 }  // namespace
+
+OwnTensors own_tensors(const torch::nn::Module& module) {
+  return {without_ties(collect(module.named_parameters())),
+          without_ties(collect(module.named_buffers())), ties(module)};
+}
+
+NamedTensors state_dict(const torch::nn::Module& module, Names names) {
+  OwnTensors own = own_tensors(module);
+  return joined_state(std::move(own.parameters), std::move(own.buffers), own.ties, names);
+}
+
+IncompatibleKeys load_state_dict(torch::nn::Module& module, const NamedTensors& state,
+                                 const LoadOptions& options) {
+  const StateLoad load = plan_load(state_dict(module), ties(module), state, options);
+  apply(load);
+  return load.report;
+}
+
+namespace detail {
 
 ModuleModel::ModuleModel(std::shared_ptr<torch::nn::Module> module) : module_(std::move(module)) {
   if (!module_) throw ValueError("from_module: got an empty module holder, expected a module");
 }
 
 NamedTensors ModuleModel::named_parameters() const {
-  return collect(module_->named_parameters());
+  return without_ties(collect(module_->named_parameters()));
 }
 NamedTensors ModuleModel::named_buffers() const {
-  return collect(module_->named_buffers());
+  return without_ties(collect(module_->named_buffers()));
+}
+Ties ModuleModel::ties() const {
+  return nn::ties(*module_);
 }
 void ModuleModel::train(bool on) {
   module_->train(on);
@@ -55,4 +85,5 @@ void refuse_count(const torch::nn::Module& module, size_t got,
                           join(counts, " or "), "."));
 }
 
-}  // namespace bellows::nn::detail
+}  // namespace detail
+}  // namespace bellows::nn

@@ -14,6 +14,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include "bellows/nn/deep_copy.h"
 #include "bellows/nn/model.h"
 
 namespace bellows::nn {
@@ -26,6 +27,7 @@ class ModuleModel : public Model::Interface {
   explicit ModuleModel(std::shared_ptr<torch::nn::Module> module);
   NamedTensors named_parameters() const override;
   NamedTensors named_buffers() const override;
+  Ties ties() const override;
   void train(bool on) override;
   bool is_training() const override;
   void to(c10::Device device) override;
@@ -97,6 +99,10 @@ template <class M>
 class ModuleModelOf final : public ModuleModel {
  public:
   explicit ModuleModelOf(std::shared_ptr<M> module) : ModuleModel(module), module_(*module) {}
+
+  std::shared_ptr<Interface> deep_copy() const override {
+    return std::make_shared<ModuleModelOf<M>>(nn::deep_copy(module_));
+  }
 
   Tree forward(const Tree& input) override {
     if constexpr (TakesTree<M>) {

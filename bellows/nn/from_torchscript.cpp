@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <fstream>
 
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
 
@@ -117,7 +118,7 @@ template <class Slots>
 NamedTensors collect(const Slots& slots) {
   NamedTensors out;
   for (const auto& slot : slots) out.emplace_back(slot.name, slot.value);
-  return without_ties(std::move(out));
+  return out;
 }
 
 class ScriptModel final : public Model::Interface {
@@ -144,13 +145,25 @@ class ScriptModel final : public Model::Interface {
     }
     return to_tree(forward_(std::move(values)));
   }
-  NamedTensors named_parameters() const override { return collect(module_.named_parameters()); }
-  NamedTensors named_buffers() const override { return collect(module_.named_buffers()); }
+  NamedTensors named_parameters() const override {
+    return without_ties(collect(module_.named_parameters()));
+  }
+  NamedTensors named_buffers() const override {
+    return without_ties(collect(module_.named_buffers()));
+  }
+  Ties ties() const override {
+    Ties out = ties_of(collect(module_.named_parameters()));
+    for (auto& tie : ties_of(collect(module_.named_buffers()))) out.push_back(std::move(tie));
+    return out;
+  }
   void train(bool on) override { module_.train(on); }
   bool is_training() const override { return module_.is_training(); }
   void to(c10::Device device) override {
     move_in_place(named_parameters(), device);
     move_in_place(named_buffers(), device);
+  }
+  std::shared_ptr<Interface> deep_copy() const override {
+    return std::make_shared<ScriptModel>(nn::deep_copy(module_));
   }
 
  private:
@@ -194,6 +207,21 @@ std::string first_line(const std::string& text) {
 }
 
 }  // namespace
+
+torch::jit::Module deep_copy(const torch::jit::Module& module) {
+  const at::NoGradGuard no_grad;  // so that the copies are leaves
+  torch::jit::Module copy = module.deepcopy();
+  const auto give = [](const auto& from, const auto& to) {
+    auto target = to.begin();
+    for (const auto& slot : from) {
+      if (slot.value.defined()) (*target).value.set_requires_grad(slot.value.requires_grad());
+      ++target;
+    }
+  };
+  give(module.named_parameters(), copy.named_parameters());
+  give(module.named_buffers(), copy.named_buffers());
+  return copy;
+}
 
 Model from_torchscript(const torch::jit::Module& module) {
   return Model(std::make_shared<ScriptModel>(module));

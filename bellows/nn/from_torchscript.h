@@ -24,4 +24,10 @@ Model from_torchscript(const torch::jit::Module& module);
 /// FileError, or CorruptFileError with LibTorch's reason.
 Model load_torchscript(const std::filesystem::path& path);
 
+/// A module that shares no parameter, buffer, attribute or sub-module with the original, unlike
+/// Module::clone() of LibTorch, which shares all of them: values, requires_grad, ties, sub-modules
+/// that are one, and modes are the same; gradients are not copied. The code, with its constants, is
+/// shared: nothing changes it.
+torch::jit::Module deep_copy(const torch::jit::Module& module);
+
 }  // namespace bellows::nn

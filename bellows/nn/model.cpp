@@ -10,21 +10,31 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
+#include "bellows/nn/copy_tensors.h"
+#include "bellows/nn/load_state.h"
 
 namespace bellows::nn {
 namespace {
+
+Ties all_ties(const NamedTensors& parameters, const NamedTensors& buffers) {
+  Ties out = ties_of(parameters);
+  for (auto& tie : ties_of(buffers)) out.push_back(std::move(tie));
+  return out;
+}
 
 class FunctionModel final : public Model::Interface {
  public:
   FunctionModel(std::function<Tree(const Tree&)> forward, NamedTensors parameters,
                 NamedTensors buffers)
       : forward_(std::move(forward)),
+        ties_(all_ties(parameters, buffers)),
         parameters_(without_ties(std::move(parameters))),
         buffers_(without_ties(std::move(buffers))) {}
 
   Tree forward(const Tree& input) override { return forward_(input); }
   NamedTensors named_parameters() const override { return parameters_; }
   NamedTensors named_buffers() const override { return buffers_; }
+  Ties ties() const override { return ties_; }
   void train(bool on) override { training_ = on; }
   bool is_training() const override { return training_; }
   void to(c10::Device device) override {
@@ -34,6 +44,7 @@ class FunctionModel final : public Model::Interface {
 
  private:
   std::function<Tree(const Tree&)> forward_;
+  Ties ties_;
   NamedTensors parameters_;
   NamedTensors buffers_;
   bool training_ = true;
@@ -53,58 +64,6 @@ void check_named(const NamedTensors& tensors, const std::string& kind,
   }
 }
 
-std::string type_and_shape(const at::Tensor& tensor) {
-  if (!tensor.defined()) return "an undefined tensor";
-  return concat(c10::getDtypeNames(tensor.scalar_type()).first, " ", tensor.sizes());
-}
-
-bool same_kind(const at::Tensor& got, const at::Tensor& expected) {
-  return got.defined() && got.scalar_type() == expected.scalar_type() &&
-         got.sizes() == expected.sizes();
-}
-
-/// What keeps a state from being loaded, in words.
-struct Misfits {
-  std::vector<std::string> missing, unexpected, mismatched;
-
-  bool none() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
-  std::string text() const {
-    std::string out;
-    if (!missing.empty()) out += concat(" Missing: ", join(missing), ".");
-    if (!unexpected.empty()) out += concat(" Unexpected: ", join(unexpected), ".");
-    if (!mismatched.empty()) out += concat(" Mismatched: ", join(mismatched, "; "), ".");
-    return out;
-  }
-};
-
-using Targets = std::unordered_map<std::string, at::Tensor>;
-
-/// Compares; `pairs` receives (target, value) for what fits.
-Misfits match(const NamedTensors& own, const NamedTensors& state,
-              std::vector<std::pair<at::Tensor, at::Tensor>>& pairs) {
-  Misfits out;
-  Targets targets(own.begin(), own.end());
-  std::unordered_set<std::string> seen;
-  for (const auto& [name, value] : state) {
-    const auto found = targets.find(name);
-    if (!seen.insert(name).second) {
-      out.unexpected.push_back(name + " (a second time)");
-    } else if (found == targets.end()) {
-      out.unexpected.push_back(name);
-    } else if (!same_kind(value, found->second)) {
-      out.mismatched.push_back(concat(name, " (got ", type_and_shape(value), ", expected ",
-                                      type_and_shape(found->second), ")"));
-    } else if (found->second.is_meta() || value.is_meta()) {
-      out.mismatched.push_back(name + " (on the meta device, which holds no values)");
-    } else {
-      pairs.emplace_back(found->second, value);
-    }
-  }
-  for (const auto& [name, tensor] : own)
-    if (!seen.contains(name)) out.missing.push_back(name);
-  return out;
-}
-
 at::Tensor moved(const at::Tensor& tensor, c10::Device device) {
   return tensor.detach().to(tensor.options().device(device));
 }
@@ -122,22 +81,46 @@ int64_t Model::parameter_count() const {
   return count;
 }
 
-NamedTensors Model::state_dict() const {
-  NamedTensors out = named_parameters();
-  NamedTensors buffers = named_buffers();
-  std::move(buffers.begin(), buffers.end(), std::back_inserter(out));
-  for (auto& [name, tensor] : out) tensor = tensor.detach();
-  return out;
+NamedTensors Model::state_dict(Names names) const {
+  return joined_state(named_parameters(), named_buffers(), ties(), names);
 }
 
-void Model::load_state_dict(const NamedTensors& state) const {
-  std::vector<std::pair<at::Tensor, at::Tensor>> pairs;
-  const Misfits misfits = match(state_dict(), state, pairs);
-  if (!misfits.none())
-    throw ValueError(concat("The state does not fit the model.", misfits.text(),
-                            " Build the model with the options of the one that was saved."));
-  at::NoGradGuard no_grad;
-  for (auto& [target, value] : pairs) target.copy_(value);
+IncompatibleKeys Model::load_state_dict(const NamedTensors& state,
+                                        const LoadOptions& options) const {
+  const StateLoad load = plan_load(state_dict(), ties(), state, options);
+  apply(load);
+  return load.report;
+}
+
+std::shared_ptr<Model::Interface> Model::Interface::deep_copy() const {
+  throw ValueError(
+      "deep_copy: a model of this kind keeps handles to its tensors that only its maker knows. "
+      "Give "
+      "a factory: model.deep_copy(factory).");
+}
+
+Model Model::deep_copy() const {
+  return Model(implementation_->deep_copy());
+}
+
+Model Model::deep_copy(const std::function<Model()>& factory) const {
+  const auto tensors_of = [](const Model& model) {
+    return OwnTensors{model.named_parameters(), model.named_buffers(), model.ties()};
+  };
+  const KeepRandomState keep;
+  TensorCopies tensors(tensors_of(*this));
+  Model copy = factory();
+  tensors.restore();
+  if (const std::string fault = tensors.misfit(tensors_of(copy)); !fault.empty())
+    throw ValueError("deep_copy: the factory's model is not like the original: " + fault + ".");
+  tensors.give_to(tensors_of(copy));
+  copy.train(is_training());
+  return copy;
+}
+
+IncompatibleKeys Model::check_state_dict(const NamedTensors& state,
+                                         const LoadOptions& options) const {
+  return plan_load(state_dict(), ties(), state, options).report;
 }
 
 Model from_function(std::function<Tree(const Tree&)> forward, NamedTensors parameters,
@@ -152,17 +135,18 @@ Model from_function(std::function<Tree(const Tree&)> forward, NamedTensors param
 
 void move_in_place(const NamedTensors& tensors, c10::Device device) {
   for (const auto& [name, tensor] : tensors) {
-    if (tensor.device() != device) {
-      const at::Tensor there = moved(tensor, device);
-      if (there.is_meta())  // set_data refuses it, though the tensor can hold it as well as any
-                            // other
-        tensor.unsafeGetTensorImpl()->shallow_copy_from(there.getIntrusivePtr());
-      else
-        tensor.set_data(there);
-    }
+    if (tensor.device() != device) replace_data(tensor, moved(tensor, device));
     if (tensor.is_leaf() && tensor.grad().defined() && tensor.grad().device() != device)
       tensor.mutable_grad() = moved(tensor.grad(), device);
   }
+}
+
+void replace_data(const at::Tensor& tensor, const at::Tensor& data) {
+  // set_data refuses the meta device, though the tensor can hold it as well as any other.
+  if (data.is_meta() != tensor.is_meta())
+    tensor.unsafeGetTensorImpl()->shallow_copy_from(data.getIntrusivePtr());
+  else
+    tensor.set_data(data);
 }
 
 NamedTensors without_ties(NamedTensors tensors) {
@@ -171,6 +155,17 @@ NamedTensors without_ties(NamedTensors tensors) {
     return !entry.second.defined() || !seen.insert(entry.second.unsafeGetTensorImpl()).second;
   });
   return tensors;
+}
+
+Ties ties_of(const NamedTensors& tensors) {
+  std::unordered_map<const c10::TensorImpl*, std::string> first;
+  Ties out;
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.defined()) continue;
+    const auto [found, added] = first.emplace(tensor.unsafeGetTensorImpl(), name);
+    if (!added) out.emplace_back(name, found->second);
+  }
+  return out;
 }
 
 }  // namespace bellows::nn

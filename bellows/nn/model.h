@@ -8,6 +8,7 @@
 
 #include <c10/core/Device.h>
 
+#include "bellows/nn/state.h"
 #include "bellows/tree/tree.h"
 
 namespace bellows::nn {
@@ -23,10 +24,15 @@ class Model {
     /// Dotted names in order of registration; tied tensors appear once, under their first name.
     virtual NamedTensors named_parameters() const = 0;
     virtual NamedTensors named_buffers() const = 0;
+    /// The names that the two above leave out.
+    virtual Ties ties() const { return {}; }
     virtual void train(bool on) = 0;
     virtual bool is_training() const = 0;
     /// Moves parameters, their gradients and buffers, in place: see move_in_place.
     virtual void to(c10::Device device) = 0;
+    /// A model that shares nothing with this one: see Model::deep_copy. The default throws a
+    /// ValueError that asks for a factory.
+    virtual std::shared_ptr<Interface> deep_copy() const;
   };
 
   /// Throws ValueError for a null implementation.
@@ -45,10 +51,30 @@ class Model {
   int64_t parameter_count() const;
   /// Parameters, then buffers, by name: what a checkpoint of the weights holds (Python's
   /// state_dict()). Detached, sharing the model's memory.
-  NamedTensors state_dict() const;
-  /// Copies values in, from any device. Throws ValueError that lists all missing, unexpected and
-  /// mismatched (name, got type and shape, expected) entries before anything is changed.
-  void load_state_dict(const NamedTensors& state) const;
+  NamedTensors state_dict(Names names = Names::first) const;
+  Ties ties() const { return implementation_->ties(); }
+  /// Copies values in, from any device and of any type, as Python's does: parameters keep their
+  /// memory, gradients and requires_grad, and ties stay. A tied tensor may be in the state under
+  /// any of its names, and under several where the values are the same. Types are converted, but
+  /// not complex numbers into real ones, nor fractions into integers: such entries are mismatched,
+  /// as other shapes are. Throws ValueError that lists all missing, unexpected and mismatched
+  /// entries (got type and shape, expected), names that collide and ties that disagree, before
+  /// anything is changed; what the options let pass is reported.
+  IncompatibleKeys load_state_dict(const NamedTensors& state,
+                                   const LoadOptions& options = {}) const;
+  /// What load_state_dict would report or throw; changes nothing.
+  IncompatibleKeys check_state_dict(const NamedTensors& state,
+                                    const LoadOptions& options = {}) const;
+
+  /// A model of the same kind that shares no memory with this one: values, types, devices,
+  /// requires_grad, ties and modes are the same; gradients are not copied, as in Python. Nothing is
+  /// drawn from the random generators. For modules, see deep_copy.h for which can be copied;
+  /// functions cannot. Throws ValueError that says why, and asks for a factory.
+  Model deep_copy() const;
+  /// The same for any kind of model: `factory` makes a model of the same structure, which then gets
+  /// everything from this one. Throws ValueError where names, shapes or ties differ, or memory is
+  /// shared.
+  Model deep_copy(const std::function<Model()>& factory) const;
 
  private:
   std::shared_ptr<Interface> implementation_;
@@ -65,8 +91,12 @@ Model from_function(std::function<Tree(const Tree&)> forward, NamedTensors param
 /// LibTorch's error.
 void move_in_place(const NamedTensors& tensors, c10::Device device);
 
+/// For adapters: gives a tensor other memory, of another type or device too; all handles follow.
+void replace_data(const at::Tensor& tensor, const at::Tensor& data);
+
 /// For adapters: the tensors without undefined ones and without those that came before under
-/// another name.
+/// another name; and the names left out.
 NamedTensors without_ties(NamedTensors tensors);
+Ties ties_of(const NamedTensors& tensors);
 
 }  // namespace bellows::nn

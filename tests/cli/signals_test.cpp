@@ -1,6 +1,7 @@
 // SIGINT, SIGTERM and SIGKILL at any moment of `bellows train`.
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <gmock/gmock.h>
 #include <thread>
@@ -9,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/file.h"
+#include "bellows/core/text.h"
 #include "tests/cli/bellows_program.h"
 
 namespace bellows::testing {
@@ -133,6 +135,45 @@ TEST(SignalsTest, KilledAgainAndAgainItEndsWithTheWeightsOfTheUndisturbedRun) {
     ++kills;
   }
   EXPECT_GE(kills, 2);
+  EXPECT_EQ(weights(run, "whole"), weights(run));
+  EXPECT_EQ(timeless_lines(run.run_folder("whole") + "/metrics.jsonl"),
+            timeless_lines(run.run_folder() + "/metrics.jsonl"));
+}
+
+/// With dropout, augmentation, worker threads and a schedule; BELLOWS_KILL_SECONDS (16) says for
+/// how long it is killed, about every 2 seconds.
+TEST(SignalsTest, KilledEveryTwoSecondsItEndsWithTheWeightsOfTheUndisturbedRun) {
+  const char* wanted = std::getenv("BELLOWS_KILL_SECONDS");
+  const std::chrono::seconds duration(wanted != nullptr ? std::stoi(wanted) : 16);
+  const SmallRun run;
+  const std::vector<std::string> settings{"--set", "model.name=transformer",
+                                          "--set", "model.width=16",
+                                          "--set", "model.heads=2",
+                                          "--set", "model.feedforward=16",
+                                          "--set", "model.dropout=0.1",
+                                          "--set", "data.augment=[\"crop\", \"flip\"]",
+                                          "--set", "schedule.name=linear",
+                                          "--set", "early_stopping.patience=1000",
+                                          "--set", "checkpoint.every_steps=7",
+                                          "--set", concat("run.epochs=", duration.count())};
+  const auto words = [&](const std::string& name, std::vector<std::string> more) {
+    more.insert(more.begin(), settings.begin(), settings.end());
+    return bellows_words(run.words(more, name));
+  };
+  ASSERT_EQ(testing::run(words("whole", {}), with_libtorch()).exit_code, 0);
+  const auto end = std::chrono::steady_clock::now() + duration;
+  int kills = 0;
+  while (std::chrono::steady_clock::now() < end) {
+    Process process(words("run", {"--resume", "auto", "--set", concat("data.workers=", kills % 3)}),
+                    with_libtorch());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500 + 397 * kills % 1000));
+    if (!process.running()) break;
+    process.signal(SIGKILL);
+    ++kills;
+  }
+  EXPECT_EQ(testing::run(words("run", {"--resume", "auto"}), with_libtorch()).exit_code, 0);
+  EXPECT_GE(kills, 2);
+  RecordProperty("kills", kills);
   EXPECT_EQ(weights(run, "whole"), weights(run));
   EXPECT_EQ(timeless_lines(run.run_folder("whole") + "/metrics.jsonl"),
             timeless_lines(run.run_folder() + "/metrics.jsonl"));

@@ -118,15 +118,17 @@ TEST(ModelTest, LoadListsEveryMisfitAndChangesNothing) {
   const std::string text = message_of([&] {
     model.load_state_dict({{"a", at::zeros({2})},
                            {"b", at::zeros({3, 2})},
-                           {"c", at::zeros({1}, at::kHalf)},
+                           {"c", at::zeros({1}, at::kComplexFloat)},
                            {"x", at::zeros({1})},
                            {"y", at::zeros({1})},
                            {"a", at::zeros({2})}});
   });
-  EXPECT_EQ(text,
-            "The state does not fit the model. Missing: d, e. Unexpected: x, y, a (a second time). "
-            "Mismatched: b (got float32 [3, 2], expected float32 [2, 3]); c (got float16 [1], "
-            "expected float32 [1]). Build the model with the options of the one that was saved.");
+  EXPECT_EQ(
+      text,
+      "The state does not fit the model. Missing: d, e. Unexpected: x, y. Mismatched: b (got "
+      "float32 [3, 2], expected float32 [2, 3]); c (got complex64 [1], expected float32 [1]). "
+      "Named twice: a (a second time). Build the model with the options of the one that was "
+      "saved.");
   EXPECT_TRUE(at::equal(model.named_parameters()[0].second, at::ones({2})));
 }
 
