@@ -110,6 +110,11 @@ std::vector<std::pair<fs::path, Name>> named_directories(const fs::path& root) {
 
 }  // namespace
 
+std::unique_lock<std::mutex> take_turn() {
+  static std::mutex mutex;
+  return std::unique_lock(mutex);
+}
+
 std::string step_name(int64_t step) {
   std::array<char, 32> text = {};
   std::snprintf(text.data(), text.size(), "step-%08lld", static_cast<long long>(step));

@@ -10,10 +10,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <mutex>
 #include <string>
 #include <vector>
 
 namespace bellows::checkpoint {
+
+/// Whatever writes or removes under a root, in any thread of this process, holds this meanwhile.
+std::unique_lock<std::mutex> take_turn();
 
 /// "step-00001200".
 std::string step_name(int64_t step);
