@@ -42,6 +42,9 @@ void AsyncSaver::wait() {
 void AsyncSaver::rethrow() {
   state_->background.rethrow();
 }
+void AsyncSaver::settle() const {
+  state_->background.settle();
+}
 bool AsyncSaver::busy() const {
   return state_->background.busy();
 }

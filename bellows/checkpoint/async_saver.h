@@ -13,7 +13,7 @@ namespace bellows::checkpoint {
 
 /// Copies the state at hand into memory of its own, then writes it in a thread of its own, as
 /// `save` does. The copies are kept for the next save: one of everything that is saved, pinned
-/// where a tensor is on a CUDA device. At most one save is in flight. One thread at a time.
+/// where a tensor is on a device. At most one save is in flight. One thread at a time.
 class AsyncSaver {
  public:
   /// Starts the thread. Throws EnvironmentError.
@@ -35,6 +35,8 @@ class AsyncSaver {
   void wait();
   /// Throws the error of a save that has ended, if any; waits for nothing.
   void rethrow();
+  /// Waits for the save in flight; keeps its error.
+  void settle() const;
   /// Whether a save is in flight.
   bool busy() const;
   /// The checkpoint saved last, if any; not the one in flight.

@@ -34,9 +34,9 @@ Tree read_state(const fs::path& directory, const Manifest& manifest, const std::
   } catch (const ValueError& error) {
     throw CorruptFileError(directory / kManifestName, "part '" + name + "': " + error.what());
   }
-  throw CorruptFileError(directory / kManifestName, "part '" + name + "': tensor '" +
-                                                        tensors.begin()->first +
-                                                        "' belongs to nothing");
+  throw CorruptFileError(
+      directory / kManifestName,
+      "part '" + name + "': tensor '" + tensors.begin()->first + "' belongs to nothing");
 }
 
 NamedTensors read_weights(const fs::path& directory, const Manifest& manifest) {
@@ -88,14 +88,6 @@ void warn_left_out(const fs::path& directory, const std::string& fault) {
   if (!directory.filename().string().starts_with('.')) {
     log::warn_once("checkpoint left out: " + fault);
   }
-}
-
-// Whether an error says that a checkpoint is damaged, so that another may be taken instead; a lack
-// of memory or descriptors, or a newer version, is something else.
-bool is_damage(const std::exception& error) {
-  if (dynamic_cast<const CorruptFileError*>(&error)) return true;
-  const auto* file = dynamic_cast<const FileError*>(&error);
-  return file != nullptr && (file->code() == EIO || file->code() == ENOENT);
 }
 
 // What is wrong with the contents; empty: nothing.
@@ -167,6 +159,16 @@ void load_weights(const fs::path& path, const nn::Model& model) {
   }
 }
 
+fs::path directory_of(const fs::path& root, int64_t step) {
+  return root / step_name(step);
+}
+
+bool is_damage(const Error& error) {
+  if (dynamic_cast<const CorruptFileError*>(&error) != nullptr) return true;
+  const auto* file = dynamic_cast<const FileError*>(&error);
+  return file != nullptr && (file->code() == EIO || file->code() == ENOENT);
+}
+
 int64_t step_of(const fs::path& directory) {
   return read_manifest(directory).step;
 }
@@ -198,6 +200,17 @@ std::vector<fs::path> list(const fs::path& root) {
   return whole;
 }
 
+std::vector<Fault> faults(const fs::path& root) {
+  std::vector<Fault> faults;
+  for (const fs::path& directory : candidates(root)) {
+    if (directory.filename().string().starts_with('.')) continue;
+    Fault fault{.directory = directory, .what = {}};
+    fault.what = fault_of(directory, &fault.newer);
+    if (!fault.what.empty()) faults.push_back(std::move(fault));
+  }
+  return faults;
+}
+
 std::optional<fs::path> latest(const fs::path& root, Check check) {
   const std::vector<fs::path> all = candidates(root);
   for (auto directory = all.rbegin(); directory != all.rend(); ++directory) {
@@ -225,6 +238,11 @@ std::optional<fs::path> load_latest(const fs::path& root, const nn::Model& model
   }
   if (first != nullptr) std::rethrow_exception(first);
   return std::nullopt;
+}
+
+void remove(const fs::path& directory) {
+  const auto turn = take_turn();
+  discard(resolved(directory));
 }
 
 void mark_best(const fs::path& root, const fs::path& directory) {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "bellows/core/error.h"
 #include "bellows/nn/model.h"
 #include "bellows/tree/stateful.h"
 
@@ -48,6 +49,9 @@ void load(const std::filesystem::path& directory, const nn::Model& model,
 /// Weights only: from a checkpoint directory or a .safetensors file.
 void load_weights(const std::filesystem::path& path, const nn::Model& model);
 
+/// Where checkpoint `step` is, or would be.
+std::filesystem::path directory_of(const std::filesystem::path& root, int64_t step);
+
 /// The step of a checkpoint directory (from its checkpoint.json).
 int64_t step_of(const std::filesystem::path& directory);
 
@@ -60,6 +64,18 @@ void verify(const std::filesystem::path& directory);
 /// logged as warnings, once; contents are checked by `load`. Throws FileError for a directory that
 /// cannot be listed.
 std::vector<std::filesystem::path> list(const std::filesystem::path& root);
+
+/// A checkpoint that is not whole, or of a newer version.
+struct Fault {
+  std::filesystem::path directory;
+  std::string what;  // a sentence with its name
+  bool newer = false;
+};
+/// What `list` leaves out, and why; oldest first.
+std::vector<Fault> faults(const std::filesystem::path& root);
+/// Whether an error says that a checkpoint is damaged, so that another may be taken instead: not
+/// for a newer version, or a lack of memory or file descriptors.
+bool is_damage(const Error& error);
 
 /// What is looked at before a checkpoint counts as whole.
 enum class Check {
@@ -74,8 +90,10 @@ std::optional<std::filesystem::path> latest(const std::filesystem::path& root,
 /// takes the one before; throws only where none is left (the newest one's error), or for what is no
 /// damage. Gives the checkpoint loaded; nothing where there is none.
 std::optional<std::filesystem::path> load_latest(const std::filesystem::path& root,
-                                                 const nn::Model& model,
-                                                 const MutableParts& parts);
+                                                 const nn::Model& model, const MutableParts& parts);
+
+/// Removes a checkpoint, of which half is there under its name in no moment. Throws FileError.
+void remove(const std::filesystem::path& directory);
 
 /// Points `best` to the checkpoint, which must be whole and under root.
 void mark_best(const std::filesystem::path& root, const std::filesystem::path& directory);

@@ -142,7 +142,7 @@ std::vector<fs::path> candidates(const fs::path& root) {
   return paths;
 }
 
-std::string fault_of(const fs::path& directory) {
+std::string fault_of(const fs::path& directory, bool* newer) {
   try {
     const Manifest manifest = read_manifest(directory);
     const auto name = parse_name(directory.filename().string());
@@ -150,6 +150,9 @@ std::string fault_of(const fs::path& directory) {
       return concat(directory.string(), ": it holds step ", manifest.step);
     }
     return "";
+  } catch (const ValueError& error) {
+    if (newer != nullptr) *newer = true;
+    return error.what();
   } catch (const Error& error) {
     return error.what();
   }

@@ -30,8 +30,9 @@ std::filesystem::path hidden_name(const std::filesystem::path& root, int64_t ste
 /// Directories that may be a checkpoint, oldest step first; of the same step the complete one last.
 std::vector<std::filesystem::path> candidates(const std::filesystem::path& root);
 
-/// Why `directory` is not a whole checkpoint of the step in its name; empty where it is.
-std::string fault_of(const std::filesystem::path& directory);
+/// Why `directory` is not a whole checkpoint of the step in its name; empty where it is. `newer` is
+/// set where it is of a newer version.
+std::string fault_of(const std::filesystem::path& directory, bool* newer = nullptr);
 
 /// Creates a directory whose parent exists. Throws FileError.
 void make_directory(const std::filesystem::path& path);

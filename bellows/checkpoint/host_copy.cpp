@@ -29,7 +29,7 @@ bool is_plain(const at::Tensor& tensor) {
 at::Tensor HostCopy::slot(size_t number, const at::Tensor& like) {
   if (number == slots_.size()) slots_.emplace_back();
   Slot& slot = slots_[number];
-  const bool pinned = like.is_cuda();
+  const bool pinned = !like.is_cpu();
   if (!slot.tensor.defined() || slot.tensor.scalar_type() != like.scalar_type() ||
       slot.tensor.sizes() != like.sizes() || slot.pinned != pinned) {
     slot.tensor = at::Tensor();  // first: at most one copy of everything is held

@@ -100,6 +100,11 @@ void BackgroundTask::rethrow() {
   state_->throw_error(lock);
 }
 
+void BackgroundTask::settle() const {
+  std::unique_lock lock(state_->mutex);
+  state_->wait_until_idle(lock);
+}
+
 bool BackgroundTask::busy() const {
   const std::lock_guard lock(state_->mutex);
   return static_cast<bool>(state_->task);

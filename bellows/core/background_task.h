@@ -26,6 +26,8 @@ class BackgroundTask {
   void wait();
   /// Throws the error of a task that has ended, if any; waits for nothing.
   void rethrow();
+  /// Waits until nothing runs; keeps the error.
+  void settle() const;
   /// Whether a task runs.
   bool busy() const;
 

@@ -267,6 +267,14 @@ void replace_symlink(const fs::path& target, const fs::path& path) {
   sync_directory(parent_of(path));
 }
 
+void open_standard_streams() {
+  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    // A new descriptor gets the lowest number that is free: this one.
+    if (::fcntl(fd, F_GETFD) == -1 && errno == EBADF)
+      static_cast<void>(::open("/dev/null", O_RDWR));
+  }
+}
+
 void sync_directory(const fs::path& path) {
   const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
   const int fd = retry([&] { return file_system().open(path.c_str(), flags, 0); });

@@ -98,6 +98,10 @@ void make_directories(const std::filesystem::path& path);
 /// Makes the symbolic link `path` point to `target`, replacing atomically what was there.
 void replace_symlink(const std::filesystem::path& target, const std::filesystem::path& path);
 
+/// Opens /dev/null in place of those of standard input, output and error that are closed, so that
+/// no file gets their number and what is printed. For the start of a program.
+void open_standard_streams();
+
 /// fsync of a directory's entry list; file systems that cannot do that (EINVAL) are let be. Throws
 /// FileError.
 void sync_directory(const std::filesystem::path& path);

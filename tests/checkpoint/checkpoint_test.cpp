@@ -100,10 +100,10 @@ TEST_F(CheckpointTest, OneFlippedBitAnywhereIsDetectedBeforeAnythingChanges) {
 TEST_F(CheckpointTest, NewerVersionIsRefusedByName) {
   const fs::path directory = save_run(1, 7);
   std::string text = read_file(directory / "checkpoint.json");
-  text.replace(text.find("\"version\":1"), 11, "\"version\":9");
+  text.replace(text.find("\"version\":2"), 11, "\"version\":9");
   std::ofstream(directory / "checkpoint.json") << text;
   EXPECT_THAT(error_of([&] { load_run(directory); }),
-              AllOf(HasSubstr("version 9"), HasSubstr("reads up to version 1")));
+              AllOf(HasSubstr("version 9"), HasSubstr("reads up to version 2")));
 }
 
 TEST_F(CheckpointTest, MissingPartIsNamedWithThoseThatAreThere) {
@@ -203,10 +203,13 @@ TEST_F(CheckpointTest, FileOfAnotherCheckpointIsNotTakenForThisOnes) {
 TEST_F(CheckpointTest, TensorsThatBelongToNothingAreRefused) {
   const fs::path directory = root() / "step-00000001";
   fs::create_directories(directory);
-  Manifest manifest{.step = 1, .files = {}, .parts = {{"loader", "{}"}}};
-  for (const char* name : {"model.safetensors", "loader.safetensors"}) {
+  Manifest manifest{.step = 1, .files = {}, .parts = {}};
+  for (const std::string part : {"model", "loader"}) {
+    const std::string name = part + ".safetensors";
     manifest.files[name] =
         write_safetensors_hashed(directory / name, {{"fc.weight", at::full({3, 4}, 1.0)}});
+    manifest.parts[part] = {
+        .state = part == "model" ? "null" : "{}", .files = {name}, .sliced = {}};
   }
   std::ofstream(directory / kManifestName) << format_manifest(manifest);
   FakeRun run(-1);
@@ -214,7 +217,7 @@ TEST_F(CheckpointTest, TensorsThatBelongToNothingAreRefused) {
       error_of([&] {
         load(directory, run.model(), {{"loader", &run.loader}});
       }),
-      AllOf(HasSubstr("loader.safetensors"), HasSubstr("tensor 'fc.weight' belongs to nothing")));
+      AllOf(HasSubstr("part 'loader'"), HasSubstr("tensor 'fc.weight' belongs to nothing")));
   EXPECT_TRUE(run.is(-1));
 }
 
