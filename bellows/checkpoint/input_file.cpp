@@ -23,8 +23,7 @@ InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
   }
   ::close(fd_);
   if (failed != 0) throw FileError(path, "read", failed);
-  throw EnvironmentError(
-      concat(path.string(), ": is a pipe or a device, expected a regular file"));
+  throw EnvironmentError(concat(path.string(), ": is a pipe or a device, expected a regular file"));
 }
 
 InputFile::~InputFile() {

@@ -39,8 +39,8 @@ void check_text(const fs::path& path, const std::string& text) {
   }
 }
 
-// Version 1 had the state of each part where version 2 has {"files", "state"}; a part's tensors were
-// all in "<part>.safetensors", if anywhere.
+// Version 1 had the state of each part where version 2 has {"files", "state"}; a part's tensors
+// were all in "<part>.safetensors", if anywhere.
 json from_version_1(json root) {
   const json files = root.at("files");
   json parts = json::object();

@@ -24,8 +24,7 @@ class SafetensorsFile {
   /// Reads and validates the header against the file's size. Throws FileError, CorruptFileError,
   /// EnvironmentError for a pipe or a device. With Checksums::no, those of the file are ignored:
   /// for a file whose tensors were changed by a program that copied its metadata.
-  explicit SafetensorsFile(const std::filesystem::path& path,
-                           Checksums checksums = Checksums::yes);
+  explicit SafetensorsFile(const std::filesystem::path& path, Checksums checksums = Checksums::yes);
 
   const std::filesystem::path& path() const;
   /// In order of their offsets. Shapes are the file's: LibTorch's tensors of type F4, which pack

@@ -23,11 +23,11 @@ struct Dtype {
 };
 // In order of rank, as the Python package has it.
 constexpr std::array<Dtype, 22> kDtypes = {{
-    {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},
-    {"I8", 8},      {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8},     {"F8_E4M3FNUZ", 8},
-    {"F8_E5M2FNUZ", 8}, {"I16", 16}, {"U16", 16},   {"F16", 16},        {"BF16", 16},
-    {"I32", 32},    {"U32", 32},    {"F32", 32},    {"C64", 64},        {"F64", 64},
-    {"I64", 64},    {"U64", 64},
+    {"BOOL", 8},        {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
+    {"I8", 8},          {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
+    {"F8_E5M2FNUZ", 8}, {"I16", 16},    {"U16", 16},    {"F16", 16},    {"BF16", 16},
+    {"I32", 32},        {"U32", 32},    {"F32", 32},    {"C64", 64},    {"F64", 64},
+    {"I64", 64},        {"U64", 64},
 }};
 
 // Builds a Header from JSON events; the first thing that does not fit becomes `error()`.
@@ -236,7 +236,8 @@ void append_entry(std::string& text, const TensorEntry& entry) {
 std::vector<size_t> order_of_names(const Header& header) {
   std::vector<size_t> order(header.entries.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::sort(order, {}, [&](size_t i) -> const std::string& { return header.entries[i].name; });
+  std::ranges::sort(order, {},
+                    [&](size_t i) -> const std::string& { return header.entries[i].name; });
   return order;
 }
 
@@ -287,10 +288,10 @@ std::vector<uint64_t> take_checksums(const std::filesystem::path& path, Header& 
   header.metadata.erase(found);
   std::vector<uint64_t> checksums(header.entries.size());
   const auto fail = [&](const auto&... what) {
-    throw CorruptFileError(path, concat("the checksums (", kChecksumKey, " in ", kMetadataKey, ") ",
-                                        what...,
-                                        "; the file was damaged, or its tensors were changed by a "
-                                        "program that copied the metadata"));
+    throw CorruptFileError(
+        path, concat("the checksums (", kChecksumKey, " in ", kMetadataKey, ") ", what...,
+                     "; the file was damaged, or its tensors were changed by a "
+                     "program that copied the metadata"));
   };
   if (text.size() != 16 * checksums.size()) {
     fail("have ", text.size(), " digits, expected 16 for each of ", checksums.size(), " tensors");

@@ -26,8 +26,9 @@ namespace fs = std::filesystem;
 // The header's text, whose length comes first in the file.
 std::string read_header(const InputFile& file) {
   if (file.size() < 8) {
-    throw CorruptFileError(file.path(), concat("got ", file.size(),
-                                               " bytes, expected at least 8 (the header's length)"));
+    throw CorruptFileError(
+        file.path(),
+        concat("got ", file.size(), " bytes, expected at least 8 (the header's length)"));
   }
   std::array<std::byte, 8> prefix;
   file.read(0, prefix);
@@ -122,11 +123,11 @@ struct SafetensorsFile::State {
   void check(const TensorEntry& entry, uint64_t got) const {
     const uint64_t expected = checksums[by_name.at(entry.name)];
     if (got == expected) return;
-    throw CorruptFileError(
-        file.path(),
-        concat("tensor '", entry.name, "': its checksum is ", hash_text(got), ", expected ",
-               hash_text(expected), "; the file was damaged, or its tensors were changed by a "
-                                    "program that copied the metadata"));
+    throw CorruptFileError(file.path(),
+                           concat("tensor '", entry.name, "': its checksum is ", hash_text(got),
+                                  ", expected ", hash_text(expected),
+                                  "; the file was damaged, or its tensors were changed by a "
+                                  "program that copied the metadata"));
   }
 
   NamedTensors read_tensors(std::span<const TensorEntry> entries) const {

@@ -36,8 +36,7 @@ int64_t count_of(const Index& shape) {
 }  // namespace
 
 SliceAssembly::SliceAssembly(std::filesystem::path manifest,
-                             const std::map<std::string, SlicedTensor>& sliced,
-                             uint64_t most_bytes)
+                             const std::map<std::string, SlicedTensor>& sliced, uint64_t most_bytes)
     : manifest_(std::move(manifest)), sliced_(sliced), most_bytes_(most_bytes) {}
 
 void SliceAssembly::fail(const std::string& name, const std::string& what) const {
