@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bellows/core/exit_code.h"
+#include "bellows/core/file.h"
 #include "bellows/core/interrupt.h"
 #include "bellows/core/text.h"
 #include "cli/doctor.h"
@@ -143,6 +144,7 @@ void hold_first(int, char**, char**) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  bellows::open_standard_streams();
   std::vector<std::string> words(argv + 1, argv + argc);
   return bellows::cli::run(std::move(words));
 }

@@ -1,9 +1,11 @@
 #include "bellows/checkpoint/checkpoint.h"
 
 #include <algorithm>
-#include <cctype>
+#include <cerrno>
+#include <exception>
 #include <set>
 
+#include "bellows/checkpoint/contents.h"
 #include "bellows/checkpoint/directory.h"
 #include "bellows/checkpoint/manifest.h"
 #include "bellows/checkpoint/safetensors_io.h"
@@ -18,79 +20,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kModelFile = "model.safetensors";
-
-std::string file_of(const std::string& part) {
-  return part + ".safetensors";
-}
-
 template <class Pointers>
 void check_names(const Pointers& parts) {
-  for (const auto& [name, part] : parts) {
-    const bool plain = std::ranges::all_of(
-        name, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-'; });
-    if (name.empty() || !plain || name == "model" || part == nullptr) {
-      throw ValueError("checkpoint: got part '" + name + "'" + (part == nullptr ? " = null" : "") +
-                       ", expected a name of letters, digits, _ and - other than 'model', and an "
-                       "object");
-    }
-  }
+  for (const auto& [name, part] : parts) check_part_name(name, part != nullptr);
 }
 
-void write_parts(const fs::path& directory, const Parts& parts, Manifest& manifest) {
-  for (const auto& [name, part] : parts) {
-    NamedTensors tensors;
-    try {
-      manifest.parts[name] = tree_to_json(part->state_dict(), tensors);
-      if (tensors.empty()) continue;
-      manifest.files[file_of(name)] = write_safetensors_hashed(directory / file_of(name), tensors);
-    } catch (const ValueError& error) {
-      throw ValueError("checkpoint: part '" + name + "': " + error.what());
-    }
-  }
-}
-
-void write_all(const fs::path& directory, int64_t step, const nn::Model& model,
-               const Parts& parts) {
-  Manifest manifest{.step = step, .files = {}, .parts = {}};
-  make_directory(directory);
-  manifest.files[kModelFile] = write_safetensors_hashed(directory / kModelFile, model.state_dict());
-  write_parts(directory, parts, manifest);
-  OutputFile file(directory / kManifestName);
-  file.write(format_manifest(manifest));
-  file.finish();
-  sync_directory(directory);
-}
-
-std::vector<std::string> keys_of(const std::map<std::string, std::string>& parts) {
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : parts) keys.push_back(key);
-  return keys;
-}
-
-Tree read_part(const fs::path& directory, const Manifest& manifest, const std::string& name) {
-  std::map<std::string, at::Tensor> tensors;
-  const fs::path path = directory / file_of(name);
-  if (const auto file = manifest.files.find(file_of(name)); file != manifest.files.end()) {
-    for (auto& [key, tensor] : read_safetensors_hashed(path, file->second)) {
-      tensors[key] = std::move(tensor);
-    }
-  }
+Tree read_state(const fs::path& directory, const Manifest& manifest, const std::string& name) {
+  PartContents part = read_part(directory, manifest, name);
+  std::map<std::string, at::Tensor> tensors(part.tensors.begin(), part.tensors.end());
   try {
-    Tree tree = tree_from_json(manifest.parts.at(name), tensors);
+    Tree tree = tree_from_json(part.state, tensors);
     if (tensors.empty()) return tree;
   } catch (const ValueError& error) {
     throw CorruptFileError(directory / kManifestName, "part '" + name + "': " + error.what());
   }
-  throw CorruptFileError(path, "tensor '" + tensors.begin()->first + "' belongs to nothing");
+  throw CorruptFileError(
+      directory / kManifestName,
+      "part '" + name + "': tensor '" + tensors.begin()->first + "' belongs to nothing");
 }
 
 NamedTensors read_weights(const fs::path& directory, const Manifest& manifest) {
-  const auto file = manifest.files.find(kModelFile);
-  if (file == manifest.files.end()) {
-    throw CorruptFileError(directory / kManifestName, concat("it does not list ", kModelFile));
+  const auto model = manifest.parts.find(kModelPart);
+  if (model == manifest.parts.end() || model->second.files.empty()) {
+    throw CorruptFileError(directory / kManifestName, "it lists no file of weights");
   }
-  return read_safetensors_hashed(directory / kModelFile, file->second);
+  return read_part(directory, manifest, kModelPart).tensors;
 }
 
 // Lets the model refuse weights that do not fit, before anything else is changed.
@@ -136,6 +90,17 @@ void warn_left_out(const fs::path& directory, const std::string& fault) {
   }
 }
 
+// What is wrong with the contents; empty: nothing.
+std::string damage_of(const fs::path& directory) {
+  try {
+    verify(directory);
+    return "";
+  } catch (const Error& error) {
+    if (!is_damage(error)) throw;
+    return error.what();
+  }
+}
+
 std::set<std::string> linked_steps(const fs::path& root) {
   std::set<std::string> names;
   for (const char* link : {"last", "best"}) {
@@ -156,22 +121,7 @@ fs::path resolved(const fs::path& directory) {
 }  // namespace
 
 fs::path save(const fs::path& root, int64_t step, const nn::Model& model, const Parts& parts) {
-  if (step < 0) throw ValueError(concat("checkpoint: got step ", step, ", expected at least 0"));
-  check_names(parts);
-  make_directories(root);
-  collect_left_overs(root);
-  const fs::path written = hidden_name(root, step, "tmp");
-  fs::path directory;
-  try {
-    write_all(written, step, model, parts);
-    directory = publish(root, step, written);
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(written, ignored);
-    throw;
-  }
-  replace_symlink(step_name(step), root / "last");
-  return directory;
+  return commit(root, step, gather(step, model, parts));
 }
 
 void load(const fs::path& directory, const nn::Model& model, const MutableParts& parts) {
@@ -179,12 +129,16 @@ void load(const fs::path& directory, const nn::Model& model, const MutableParts&
   const Manifest manifest = read_manifest(directory);
   for (const auto& [name, part] : parts) {
     if (manifest.parts.contains(name)) continue;
+    std::vector<std::string> names;
+    for (const auto& [key, value] : manifest.parts) {
+      if (key != kModelPart) names.push_back(key);
+    }
     throw ValueError("checkpoint " + directory.string() + " has no part '" + name +
-                     "', expected one of: " + join(keys_of(manifest.parts)));
+                     "', expected one of: " + join(names));
   }
   const NamedTensors weights = read_weights(directory, manifest);
   std::map<std::string, Tree> states;
-  for (const auto& [name, part] : parts) states[name] = read_part(directory, manifest, name);
+  for (const auto& [name, part] : parts) states[name] = read_state(directory, manifest, name);
 
   check_weights(model, weights);
   Restoration restoration;
@@ -205,8 +159,25 @@ void load_weights(const fs::path& path, const nn::Model& model) {
   }
 }
 
+fs::path directory_of(const fs::path& root, int64_t step) {
+  return root / step_name(step);
+}
+
+bool is_damage(const Error& error) {
+  if (dynamic_cast<const CorruptFileError*>(&error) != nullptr) return true;
+  const auto* file = dynamic_cast<const FileError*>(&error);
+  return file != nullptr && (file->code() == EIO || file->code() == ENOENT);
+}
+
 int64_t step_of(const fs::path& directory) {
   return read_manifest(directory).step;
+}
+
+void verify(const fs::path& directory) {
+  const Manifest manifest = read_manifest(directory);
+  for (const auto& [name, digest] : manifest.files) {
+    verify_safetensors_hashed(directory / name, digest);
+  }
 }
 
 std::vector<fs::path> list(const fs::path& root) {
@@ -229,14 +200,49 @@ std::vector<fs::path> list(const fs::path& root) {
   return whole;
 }
 
-std::optional<fs::path> latest(const fs::path& root) {
+std::vector<Fault> faults(const fs::path& root) {
+  std::vector<Fault> faults;
+  for (const fs::path& directory : candidates(root)) {
+    if (directory.filename().string().starts_with('.')) continue;
+    Fault fault{.directory = directory, .what = {}};
+    fault.what = fault_of(directory, &fault.newer);
+    if (!fault.what.empty()) faults.push_back(std::move(fault));
+  }
+  return faults;
+}
+
+std::optional<fs::path> latest(const fs::path& root, Check check) {
   const std::vector<fs::path> all = candidates(root);
   for (auto directory = all.rbegin(); directory != all.rend(); ++directory) {
-    const std::string fault = fault_of(*directory);
+    std::string fault = fault_of(*directory);
+    if (fault.empty() && check == Check::contents) fault = damage_of(*directory);
     if (fault.empty()) return *directory;
     warn_left_out(*directory, fault);
   }
   return std::nullopt;
+}
+
+std::optional<fs::path> load_latest(const fs::path& root, const nn::Model& model,
+                                    const MutableParts& parts) {
+  std::exception_ptr first;
+  const std::vector<fs::path> all = list(root);
+  for (auto directory = all.rbegin(); directory != all.rend(); ++directory) {
+    try {
+      load(*directory, model, parts);
+      return *directory;
+    } catch (const Error& error) {
+      if (!is_damage(error)) throw;
+      if (first == nullptr) first = std::current_exception();
+      warn_left_out(*directory, error.what());
+    }
+  }
+  if (first != nullptr) std::rethrow_exception(first);
+  return std::nullopt;
+}
+
+void remove(const fs::path& directory) {
+  const auto turn = take_turn();
+  discard(resolved(directory));
 }
 
 void mark_best(const fs::path& root, const fs::path& directory) {
@@ -246,15 +252,18 @@ void mark_best(const fs::path& root, const fs::path& directory) {
                      root.string());
   }
   static_cast<void>(read_manifest(path));
+  const auto turn = take_turn();
   replace_symlink(path.filename(), root / "best");
 }
 
-void keep_last(const fs::path& root, int64_t count) {
+void keep_last(const fs::path& root, int64_t count, const std::set<int64_t>& besides) {
   if (count < 1) {
     throw ValueError(concat("checkpoint: keep: got ", count, ", expected at least 1"));
   }
+  const auto turn = take_turn();
   const std::vector<fs::path> all = list(root);
-  const std::set<std::string> linked = linked_steps(root);
+  std::set<std::string> linked = linked_steps(root);
+  for (const int64_t step : besides) linked.insert(step_name(step));
   const size_t kept = std::min(all.size(), static_cast<size_t>(count));
   for (size_t i = 0; i + kept < all.size(); ++i) {
     if (!linked.contains(all[i].filename().string())) discard(all[i]);

@@ -1,57 +1,37 @@
-// Length and hash of a file's bytes, to detect damage (not a defence against an attacker). The hash
-// is the XXH3 (64 bits) of the XXH3s of its blocks, so that blocks can be hashed at the same time.
+// Hashes of bytes, to detect damage (not a defence against an attacker). Needs no LibTorch.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace bellows::checkpoint {
 
+/// What is long is hashed in blocks of this size, so that several threads can do it: its hash is
+/// the XXH3 of its blocks' XXH3s.
 inline constexpr size_t kBlockBytes = size_t{4} << 20;
 
+/// What a file must be.
 struct Digest {
-  uint64_t bytes = 0;
+  enum class Of {
+    file,    // all bytes, in blocks
+    header,  // the header of a safetensors file, which holds the checksum of each tensor
+  };
+  uint64_t bytes = 0;  // of the whole file
   uint64_t hash = 0;
+  Of of = Of::file;
   bool operator==(const Digest&) const = default;
 };
 
-/// XXH3 of bytes that come piece by piece.
-class Xxh3 {
- public:
-  Xxh3();
-  ~Xxh3();
-  void update(std::span<const std::byte> bytes);
-  uint64_t value() const;
-  void reset();
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
-};
-
-/// The digest of a file whose bytes come in order.
-class Hasher {
- public:
-  void update(std::span<const std::byte> bytes);
-  Digest digest() const;
-
- private:
-  Xxh3 block_;
-  size_t in_block_ = 0;
-  uint64_t bytes_ = 0;
-  std::vector<uint64_t> blocks_;
-};
-
-/// The digest of a file of `bytes` from the hashes of its blocks.
-Digest digest_of(uint64_t bytes, std::span<const uint64_t> blocks);
-
+/// XXH3, 64 bits.
+uint64_t hash_of(std::span<const std::byte> bytes);
 uint64_t hash_of(std::string_view bytes);
-/// 16 hexadecimal digits.
+
+/// 16 hexadecimal digits, and back.
 std::string hash_text(uint64_t hash);
+std::optional<uint64_t> parse_hash(std::string_view text);
 
 }  // namespace bellows::checkpoint

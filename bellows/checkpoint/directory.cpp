@@ -110,6 +110,11 @@ std::vector<std::pair<fs::path, Name>> named_directories(const fs::path& root) {
 
 }  // namespace
 
+std::unique_lock<std::mutex> take_turn() {
+  static std::mutex mutex;
+  return std::unique_lock(mutex);
+}
+
 std::string step_name(int64_t step) {
   std::array<char, 32> text = {};
   std::snprintf(text.data(), text.size(), "step-%08lld", static_cast<long long>(step));
@@ -137,7 +142,7 @@ std::vector<fs::path> candidates(const fs::path& root) {
   return paths;
 }
 
-std::string fault_of(const fs::path& directory) {
+std::string fault_of(const fs::path& directory, bool* newer) {
   try {
     const Manifest manifest = read_manifest(directory);
     const auto name = parse_name(directory.filename().string());
@@ -145,6 +150,9 @@ std::string fault_of(const fs::path& directory) {
       return concat(directory.string(), ": it holds step ", manifest.step);
     }
     return "";
+  } catch (const ValueError& error) {
+    if (newer != nullptr) *newer = true;
+    return error.what();
   } catch (const Error& error) {
     return error.what();
   }

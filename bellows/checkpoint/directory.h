@@ -10,10 +10,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <mutex>
 #include <string>
 #include <vector>
 
 namespace bellows::checkpoint {
+
+/// Whatever writes or removes under a root, in any thread of this process, holds this meanwhile.
+std::unique_lock<std::mutex> take_turn();
 
 /// "step-00001200".
 std::string step_name(int64_t step);
@@ -26,8 +30,9 @@ std::filesystem::path hidden_name(const std::filesystem::path& root, int64_t ste
 /// Directories that may be a checkpoint, oldest step first; of the same step the complete one last.
 std::vector<std::filesystem::path> candidates(const std::filesystem::path& root);
 
-/// Why `directory` is not a whole checkpoint of the step in its name; empty where it is.
-std::string fault_of(const std::filesystem::path& directory);
+/// Why `directory` is not a whole checkpoint of the step in its name; empty where it is. `newer` is
+/// set where it is of a newer version.
+std::string fault_of(const std::filesystem::path& directory, bool* newer = nullptr);
 
 /// Creates a directory whose parent exists. Throws FileError.
 void make_directory(const std::filesystem::path& path);

@@ -1,6 +1,6 @@
 #include "bellows/checkpoint/manifest.h"
 
-#include <charconv>
+#include <array>
 
 #include <nlohmann/json.hpp>
 
@@ -21,7 +21,7 @@ std::string tail(std::string_view body) {
 
 void check_version(const fs::path& path, const json& root) {
   const auto version = root.find("version");
-  if (version == root.end() || !version->is_number_integer()) {
+  if (version == root.end() || !version->is_number_integer() || version->get<int64_t>() < 1) {
     throw CorruptFileError(path, "it has no \"version\" number; not a checkpoint, or damaged");
   }
   if (version->get<int64_t>() > kVersion) {
@@ -39,20 +39,79 @@ void check_text(const fs::path& path, const std::string& text) {
   }
 }
 
-uint64_t hash_from(const std::string& text) {
-  uint64_t hash = 0;
-  std::from_chars(text.data(), text.data() + text.size(), hash, 16);
-  return hash;
+// Version 1 had the state of each part where version 2 has {"files", "state"}; a part's tensors
+// were all in "<part>.safetensors", if anywhere.
+json from_version_1(json root) {
+  const json files = root.at("files");
+  json parts = json::object();
+  const auto add = [&](const std::string& name, const json& state) {
+    const std::string file = name + ".safetensors";
+    parts[name] = {{"state", state},
+                   {"files", files.contains(file) ? json::array({file}) : json::array()}};
+  };
+  add("model", nullptr);
+  for (const auto& [name, state] : root.at("parts").items()) add(name, state);
+  root["parts"] = std::move(parts);
+  return root;
+}
+
+/// The n-th brings version n + 1 to n + 2.
+constexpr std::array kMigrations = {&from_version_1};
+static_assert(kMigrations.size() + 1 == kVersion);
+
+Digest digest_from(const json& file) {
+  const bool header = file.contains("header_xxh3");
+  const auto text = file.at(header ? "header_xxh3" : "xxh3").get<std::string>();
+  return {.bytes = file.at("bytes").get<uint64_t>(),
+          .hash = parse_hash(text).value_or(0),
+          .of = header ? Digest::Of::header : Digest::Of::file};
+}
+
+SlicedTensor sliced_from(const json& tensor) {
+  SlicedTensor sliced{.shape = tensor.at("shape").get<std::vector<int64_t>>(), .slices = {}};
+  for (const json& slice : tensor.at("slices")) {
+    sliced.slices.push_back({.file = slice.at("file").get<std::string>(),
+                             .offset = slice.at("offset").get<std::vector<int64_t>>()});
+  }
+  return sliced;
+}
+
+Part part_from(const json& part) {
+  Part result{.state = part.at("state").dump(),
+              .files = part.at("files").get<std::vector<std::string>>(),
+              .sliced = {}};
+  if (const auto sliced = part.find("sliced"); sliced != part.end()) {
+    for (const auto& [name, tensor] : sliced->items()) result.sliced[name] = sliced_from(tensor);
+  }
+  return result;
 }
 
 Manifest manifest_from(const json& root) {
   Manifest manifest{.step = root.at("step").get<int64_t>(), .files = {}, .parts = {}};
   for (const auto& [name, file] : root.at("files").items()) {
-    manifest.files[name] = {.bytes = file.at("bytes").get<uint64_t>(),
-                            .hash = hash_from(file.at("xxh3").get<std::string>())};
+    manifest.files[name] = digest_from(file);
   }
-  for (const auto& [name, part] : root.at("parts").items()) manifest.parts[name] = part.dump();
+  for (const auto& [name, part] : root.at("parts").items()) manifest.parts[name] = part_from(part);
   return manifest;
+}
+
+// Files lie in the checkpoint's own directory, and whatever a part mentions is listed.
+void check_names(const fs::path& path, const Manifest& manifest) {
+  for (const auto& [name, digest] : manifest.files) {
+    if (fs::path(name).filename() != name || name == "." || name == "..") {
+      throw CorruptFileError(path, "got the file '" + name + "', expected a plain name");
+    }
+  }
+  const auto check = [&](const std::string& part, const std::string& file) {
+    if (manifest.files.contains(file)) return;
+    throw CorruptFileError(path, "part '" + part + "': the file '" + file + "' is not listed");
+  };
+  for (const auto& [name, part] : manifest.parts) {
+    for (const std::string& file : part.files) check(name, file);
+    for (const auto& [tensor, sliced] : part.sliced) {
+      for (const Slice& slice : sliced.slices) check(name, slice.file);
+    }
+  }
 }
 
 void check_files(const fs::path& directory, const Manifest& manifest) {
@@ -73,13 +132,26 @@ void check_files(const fs::path& directory, const Manifest& manifest) {
 std::string format_manifest(const Manifest& manifest) {
   json files = json::object();
   for (const auto& [name, digest] : manifest.files) {
-    files[name] = {{"bytes", digest.bytes}, {"xxh3", hash_text(digest.hash)}};
+    const char* key = digest.of == Digest::Of::header ? "header_xxh3" : "xxh3";
+    files[name] = {{"bytes", digest.bytes}, {key, hash_text(digest.hash)}};
   }
-  std::string body =
-      concat("{\"version\":", kVersion, ",\"step\":", manifest.step, ",\"files\":", files.dump());
-  body += ",\"parts\":{";
+  std::string body = concat("{\"version\":", kVersion, ",\"step\":", manifest.step,
+                            ",\"files\":", files.dump(), ",\"parts\":{");
   for (const auto& [name, part] : manifest.parts) {
-    body += (body.back() == '{' ? "" : ",") + json(name).dump() + ":" + part;
+    body += (body.back() == '{' ? "" : ",") + json(name).dump() +
+            ":{\"files\":" + json(part.files).dump();
+    if (!part.sliced.empty()) {
+      json sliced = json::object();
+      for (const auto& [tensor, whole] : part.sliced) {
+        json slices = json::array();
+        for (const Slice& slice : whole.slices) {
+          slices.push_back({{"file", slice.file}, {"offset", slice.offset}});
+        }
+        sliced[tensor] = {{"shape", whole.shape}, {"slices", slices}};
+      }
+      body += ",\"sliced\":" + sliced.dump();
+    }
+    body += ",\"state\":" + part.state + "}";
   }
   body += "}";
   return body + tail(body);
@@ -88,12 +160,16 @@ std::string format_manifest(const Manifest& manifest) {
 Manifest read_manifest(const fs::path& directory) {
   const fs::path path = directory / kManifestName;
   const std::string text = read_file(path);
-  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!root.is_object()) throw CorruptFileError(path, "it is not a JSON object; damaged");
   check_version(path, root);
   check_text(path, text);
   try {
+    for (auto version = root.at("version").get<int64_t>(); version < kVersion; ++version) {
+      root = kMigrations[static_cast<size_t>(version - 1)](std::move(root));
+    }
     Manifest manifest = manifest_from(root);
+    check_names(path, manifest);
     check_files(directory, manifest);
     return manifest;
   } catch (const json::exception& error) {

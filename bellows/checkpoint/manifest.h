@@ -1,11 +1,12 @@
-// checkpoint.json: what a checkpoint consists of. Its last entry is a checksum of the text before
-// it.
+// checkpoint.json: what a checkpoint consists of (docs/checkpoints.md has an example). Its last
+// entry is a checksum of the text before it.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "bellows/checkpoint/digest.h"
 
@@ -13,17 +14,37 @@ namespace bellows::checkpoint {
 
 inline constexpr const char* kManifestName = "checkpoint.json";
 
+/// A stretch of a tensor: what a file holds under the tensor's name, from `offset` on (one index
+/// for each dimension). Its shape is the file's.
+struct Slice {
+  std::string file;
+  std::vector<int64_t> offset;
+};
+
+/// A tensor that lies in slices, which cover it without overlap.
+struct SlicedTensor {
+  std::vector<int64_t> shape;
+  std::vector<Slice> slices;
+};
+
+/// One part: its numbers and text, and where its tensors are.
+struct Part {
+  std::string state = "null";                  // the JSON of tree_json.h; of the model: null
+  std::vector<std::string> files;              // each tensor whole in one of them,
+  std::map<std::string, SlicedTensor> sliced;  // but for these
+};
+
 struct Manifest {
   int64_t step = 0;
-  std::map<std::string, Digest> files;       // all but checkpoint.json, by name
-  std::map<std::string, std::string> parts;  // by name, the JSON of tree_json.h
+  std::map<std::string, Digest> files;  // all but checkpoint.json, by name
+  std::map<std::string, Part> parts;    // by name; "model" is the weights
 };
 
 std::string format_manifest(const Manifest& manifest);
 
-/// Reads and checks `directory`'s manifest, and that each file it lists is there with its exact
-/// size (not its bytes). Throws FileError, CorruptFileError, and ValueError for a version that is
-/// newer.
+/// Reads and checks `directory`'s manifest, brings an older version's to today's form, and checks
+/// that each file it lists is there with its exact size (not its bytes). Throws FileError,
+/// CorruptFileError, and ValueError for a version that is newer.
 Manifest read_manifest(const std::filesystem::path& directory);
 
 }  // namespace bellows::checkpoint

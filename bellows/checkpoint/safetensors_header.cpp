@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <numeric>
 #include <unordered_set>
 
 #include <nlohmann/json.hpp>
 
+#include "bellows/checkpoint/digest.h"
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
 
@@ -17,14 +19,15 @@ using nlohmann::json;
 
 struct Dtype {
   std::string_view name;
-  int64_t size;
+  int64_t bits;
 };
 // In order of rank, as the Python package has it.
-constexpr std::array<Dtype, 19> kDtypes = {{
-    {"BOOL", 1},    {"U8", 1},          {"I8", 1},          {"F8_E5M2", 1}, {"F8_E4M3", 1},
-    {"F8_E8M0", 1}, {"F8_E4M3FNUZ", 1}, {"F8_E5M2FNUZ", 1}, {"I16", 2},     {"U16", 2},
-    {"F16", 2},     {"BF16", 2},        {"I32", 4},         {"U32", 4},     {"F32", 4},
-    {"C64", 8},     {"F64", 8},         {"I64", 8},         {"U64", 8},
+constexpr std::array<Dtype, 22> kDtypes = {{
+    {"BOOL", 8},        {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
+    {"I8", 8},          {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
+    {"F8_E5M2FNUZ", 8}, {"I16", 16},    {"U16", 16},    {"F16", 16},    {"BF16", 16},
+    {"I32", 32},        {"U32", 32},    {"F32", 32},    {"C64", 64},    {"F64", 64},
+    {"I64", 64},        {"U64", 64},
 }};
 
 // Builds a Header from JSON events; the first thing that does not fit becomes `error()`.
@@ -173,15 +176,15 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-// Bytes of a tensor, or -1 where they, or the strides of an empty one, do not fit into an int64.
-int64_t tensor_bytes(const TensorEntry& entry) {
-  int64_t bytes = dtype_size(entry.dtype);
+// Bits of a tensor, or -1 where they, or the strides of an empty one, do not fit into an int64.
+int64_t tensor_bits(const TensorEntry& entry) {
+  int64_t bits = dtype_bits(entry.dtype);
   bool empty = false;
   for (const int64_t size : entry.shape) {
     empty = empty || size == 0;
-    if (__builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes)) return -1;
+    if (__builtin_mul_overflow(bits, std::max<int64_t>(size, 1), &bits)) return -1;
   }
-  return empty ? 0 : bytes;
+  return empty ? 0 : bits;
 }
 
 void check_entry(const std::filesystem::path& path, const TensorEntry& entry, uint64_t position,
@@ -199,8 +202,13 @@ void check_entry(const std::filesystem::path& path, const TensorEntry& entry, ui
     fail(concat(offsets, entry.begin < position ? " overlap the tensor before" : " leave a hole",
                 ", expected to begin at ", position));
   }
-  const int64_t bytes = tensor_bytes(entry);
-  if (bytes < 0) fail("the size of shape " + shape_text(entry.shape) + " overflows");
+  const int64_t bits = tensor_bits(entry);
+  if (bits < 0) fail("the size of shape " + shape_text(entry.shape) + " overflows");
+  if (bits % 8 != 0) {
+    fail(concat("got ", bits, " bits for ", entry.dtype, " of shape ", shape_text(entry.shape),
+                ", expected whole bytes"));
+  }
+  const int64_t bytes = bits / 8;
   if (static_cast<uint64_t>(bytes) != entry.end - entry.begin) {
     fail(concat("got ", entry.end - entry.begin, " bytes, expected ", bytes, " for ", entry.dtype,
                 " of shape ", shape_text(entry.shape)));
@@ -225,6 +233,14 @@ void append_entry(std::string& text, const TensorEntry& entry) {
           "]},";
 }
 
+std::vector<size_t> order_of_names(const Header& header) {
+  std::vector<size_t> order(header.entries.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::sort(order, {},
+                    [&](size_t i) -> const std::string& { return header.entries[i].name; });
+  return order;
+}
+
 }  // namespace
 
 int dtype_rank(std::string_view dtype) {
@@ -232,9 +248,9 @@ int dtype_rank(std::string_view dtype) {
   return found == kDtypes.end() ? -1 : static_cast<int>(found - kDtypes.begin());
 }
 
-int64_t dtype_size(std::string_view dtype) {
+int64_t dtype_bits(std::string_view dtype) {
   const int rank = dtype_rank(dtype);
-  return rank < 0 ? 0 : kDtypes[static_cast<size_t>(rank)].size;
+  return rank < 0 ? 0 : kDtypes[static_cast<size_t>(rank)].bits;
 }
 
 Header parse_header(const std::filesystem::path& path, std::string_view text, uint64_t data_bytes) {
@@ -253,6 +269,47 @@ Header parse_header(const std::filesystem::path& path, std::string_view text, ui
                                         " from the header"));
   }
   return header;
+}
+
+uint64_t checksum_of(const TensorEntry& entry, std::span<const uint64_t> blocks) {
+  std::string text = entry.name + '\0' + entry.dtype + '\0';
+  for (size_t i = 0; i < entry.shape.size(); ++i) {
+    text += (i == 0 ? "" : ",") + std::to_string(entry.shape[i]);
+  }
+  text += '\0';
+  text.append(reinterpret_cast<const char*>(blocks.data()), blocks.size_bytes());
+  return hash_of(text);
+}
+
+std::vector<uint64_t> take_checksums(const std::filesystem::path& path, Header& header) {
+  const auto found = header.metadata.find(kChecksumKey);
+  if (found == header.metadata.end()) return {};
+  const std::string text = std::move(found->second);
+  header.metadata.erase(found);
+  std::vector<uint64_t> checksums(header.entries.size());
+  const auto fail = [&](const auto&... what) {
+    throw CorruptFileError(
+        path, concat("the checksums (", kChecksumKey, " in ", kMetadataKey, ") ", what...,
+                     "; the file was damaged, or its tensors were changed by a "
+                     "program that copied the metadata"));
+  };
+  if (text.size() != 16 * checksums.size()) {
+    fail("have ", text.size(), " digits, expected 16 for each of ", checksums.size(), " tensors");
+  }
+  size_t position = 0;
+  for (const size_t i : order_of_names(header)) {
+    const auto hash = parse_hash(std::string_view(text).substr(position, 16));
+    if (!hash) fail("hold something else than hexadecimal digits");
+    checksums[i] = *hash;
+    position += 16;
+  }
+  return checksums;
+}
+
+void put_checksums(Header& header, std::span<const uint64_t> checksums) {
+  std::string text;
+  for (const size_t i : order_of_names(header)) text += hash_text(checksums[i]);
+  header.metadata[kChecksumKey] = std::move(text);
 }
 
 std::string format_header(const Header& header) {

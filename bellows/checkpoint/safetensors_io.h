@@ -1,4 +1,4 @@
-// Reading and writing safetensors files with a digest of their bytes taken on the way.
+// The files of a checkpoint, of which its manifest keeps a digest.
 #pragma once
 
 #include <filesystem>
@@ -8,11 +8,18 @@
 
 namespace bellows::checkpoint {
 
-/// As write_safetensors; returns the digest of what was written.
+/// As write_safetensors with checksums, but straight to `path`, with fsync: for a directory that
+/// has no name yet. Returns the digest of what was written.
 Digest write_safetensors_hashed(const std::filesystem::path& path, const NamedTensors& tensors,
                                 const Metadata& metadata = {{"format", "pt"}});
 
+/// Throws what write_safetensors throws before it touches the file.
+void check_writable(const NamedTensors& tensors);
+
 /// As read_safetensors; throws CorruptFileError where the file's bytes are not those of `expected`.
 NamedTensors read_safetensors_hashed(const std::filesystem::path& path, const Digest& expected);
+
+/// Reads the file without keeping its tensors; throws as read_safetensors_hashed.
+void verify_safetensors_hashed(const std::filesystem::path& path, const Digest& expected);
 
 }  // namespace bellows::checkpoint

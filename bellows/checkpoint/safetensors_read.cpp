@@ -1,15 +1,17 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <cstring>
+#include <mutex>
+#include <sys/mman.h>
+#include <unordered_map>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
-#include "bellows/checkpoint/safetensors_header.h"
+#include "bellows/checkpoint/input_file.h"
+#include "bellows/checkpoint/safetensors_file.h"
 #include "bellows/checkpoint/safetensors_io.h"
 #include "bellows/checkpoint/safetensors_types.h"
 #include "bellows/core/error.h"
@@ -21,133 +23,254 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class InputFile {
- public:
-  explicit InputFile(const fs::path& path) : path_(path) {
-    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd_ == -1) throw FileError(path, "open", errno);
-    struct stat status = {};
-    if (::fstat(fd_, &status) == -1) {
-      const int code = errno;
-      ::close(fd_);
-      throw FileError(path, "stat", code);
-    }
-    size_ = static_cast<uint64_t>(status.st_size);
-  }
-  ~InputFile() { ::close(fd_); }
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-
-  uint64_t size() const { return size_; }
-
-  // Bytes from `offset` on, which must be there. Any thread.
-  void read(uint64_t offset, std::span<std::byte> bytes) const {
-    while (!bytes.empty()) {
-      const ssize_t got = ::pread(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-      if (got == -1 && errno == EINTR) continue;
-      if (got == -1) throw FileError(path_, "read", errno);
-      if (got == 0) throw CorruptFileError(path_, "the file became shorter while it was read");
-      bytes = bytes.subspan(static_cast<size_t>(got));
-      offset += static_cast<uint64_t>(got);
-    }
-  }
-
- private:
-  fs::path path_;
-  int fd_ = -1;
-  uint64_t size_ = 0;
-};
-
-// The 8 bytes of its length, and the header.
-std::string read_prefix(const fs::path& path, const InputFile& file) {
+// The header's text, whose length comes first in the file.
+std::string read_header(const InputFile& file) {
   if (file.size() < 8) {
     throw CorruptFileError(
-        path, concat("got ", file.size(), " bytes, expected at least 8 (the header's length)"));
+        file.path(),
+        concat("got ", file.size(), " bytes, expected at least 8 (the header's length)"));
   }
   std::array<std::byte, 8> prefix;
   file.read(0, prefix);
   const auto length = std::bit_cast<uint64_t>(prefix);
   if (length > kMaxHeaderBytes || length > file.size() - 8) {
-    throw CorruptFileError(path, concat("the header's length is ", length, ", expected at most ",
-                                        std::min(kMaxHeaderBytes, file.size() - 8),
-                                        "; not a safetensors file, or cut short"));
+    throw CorruptFileError(file.path(),
+                           concat("the header's length is ", length, ", expected at most ",
+                                  std::min(kMaxHeaderBytes, file.size() - 8),
+                                  "; not a safetensors file, or cut short"));
   }
-  std::string text(8 + length, '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
+  std::string text(length, '\0');
+  file.read(8, std::as_writable_bytes(std::span(text)));
   return text;
 }
 
-// Where a stretch of the file goes.
-struct Segment {
+// A stretch of the file, at most a block, and where it goes.
+struct Piece {
   uint64_t offset;
-  std::span<std::byte> memory;
+  std::byte* memory;  // null: read and forgotten
+  size_t bytes;
+  uint64_t hash = 0;
 };
 
-// Fills all segments, which lie one behind the other from the start of the file to its end, block
-// by block, by as many threads as LibTorch uses; returns the hashes of the blocks, where asked for.
-std::vector<uint64_t> read_blocks(const InputFile& file, const std::vector<Segment>& segments,
-                                  bool hash) {
-  const auto count = static_cast<int64_t>((file.size() + kBlockBytes - 1) / kBlockBytes);
-  std::vector<uint64_t> hashes(hash ? static_cast<size_t>(count) : 0);
-  const auto read_block = [&](int64_t block) {
-    uint64_t position = static_cast<uint64_t>(block) * kBlockBytes;
-    const uint64_t end = std::min<uint64_t>(position + kBlockBytes, file.size());
-    auto segment = std::ranges::upper_bound(segments, position, {}, &Segment::offset) - 1;
-    Xxh3 xxh3;
-    for (; position < end; ++segment) {
-      const uint64_t skipped = position - segment->offset;
-      const auto rest = segment->memory.subspan(skipped);
-      const auto piece = rest.first(std::min<uint64_t>(rest.size(), end - position));
-      file.read(position, piece);
-      if (hash) xxh3.update(piece);
-      position += piece.size();
-    }
-    if (hash) hashes[static_cast<size_t>(block)] = xxh3.value();
-  };
-  const int64_t threads = std::min<int64_t>({at::get_num_threads(), count, 8});
+// Reads and hashes all pieces, by as many threads as LibTorch uses.
+void read_pieces(const InputFile& file, std::vector<Piece>& pieces, bool hash) {
+  uint64_t bytes = 0;
+  for (const Piece& piece : pieces) bytes += piece.bytes;
+  const auto blocks = static_cast<int64_t>(bytes / kBlockBytes);
+  const int64_t threads = std::min<int64_t>({at::get_num_threads(), blocks, 8});
   ThreadPool helpers(static_cast<int>(std::max<int64_t>(threads - 1, 0)));
+  const auto count = static_cast<int64_t>(pieces.size());
   helpers.parallel_for(count, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) read_block(block);
+    std::vector<std::byte> scratch;
+    for (Piece& piece : std::span(pieces).subspan(begin, end - begin)) {
+      if (piece.memory == nullptr) scratch.resize(std::max(scratch.size(), piece.bytes));
+      const std::span memory(piece.memory == nullptr ? scratch.data() : piece.memory, piece.bytes);
+      file.read(piece.offset, memory);
+      if (hash) piece.hash = hash_of(memory);
+    }
   });
-  return hashes;
 }
 
-NamedTensors read(const fs::path& path, Metadata* metadata, const Digest* expected) {
-  const InputFile file(path);
-  std::string prefix = read_prefix(path, file);
-  Header header =
-      parse_header(path, std::string_view(prefix).substr(8), file.size() - prefix.size());
-  std::vector<Segment> segments = {{0, std::as_writable_bytes(std::span(prefix))}};
-  NamedTensors tensors;
-  tensors.reserve(header.entries.size());
-  for (TensorEntry& entry : header.entries) {
-    at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(*dtype_from(entry.dtype)));
-    if (tensor.nbytes() > 0) {
-      segments.push_back({prefix.size() + entry.begin,
-                          {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()}});
-    }
-    tensors.emplace_back(std::move(entry.name), std::move(tensor));
+// Cuts what lies at `offset` into blocks.
+void add_pieces(uint64_t offset, std::byte* memory, size_t bytes, std::vector<Piece>& pieces) {
+  for (size_t done = 0; done < bytes; done += kBlockBytes) {
+    pieces.push_back({offset + done, memory == nullptr ? nullptr : memory + done,
+                      std::min(kBlockBytes, bytes - done)});
   }
-  const std::vector<uint64_t> blocks = read_blocks(file, segments, expected != nullptr);
-  if (expected != nullptr) {
-    const Digest got = digest_of(file.size(), blocks);
-    if (got != *expected) {
-      throw CorruptFileError(path, concat("its checksum is ", hash_text(got.hash), ", expected ",
-                                          hash_text(expected->hash), "; the file was damaged"));
-    }
-  }
-  if (metadata != nullptr) *metadata = std::move(header.metadata);
-  return tensors;
+}
+
+// Fresh memory in large pages: half of the time of a read goes into faults of small ones.
+void advise_large_pages(const at::Tensor& tensor) {
+  constexpr uintptr_t kLargePage = uintptr_t{2} << 20;
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.data_ptr());
+  const uintptr_t first = (begin + kLargePage - 1) / kLargePage * kLargePage;
+  const uintptr_t last = (begin + tensor.nbytes()) / kLargePage * kLargePage;
+  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 
 }  // namespace
 
-NamedTensors read_safetensors(const fs::path& path, Metadata* metadata) {
-  return read(path, metadata, nullptr);
+struct SafetensorsFile::State {
+  State(const fs::path& path, Checksums wanted) : file(path) {
+    const std::string text = read_header(file);
+    data_begin = 8 + text.size();
+    header_hash = hash_of(text);
+    header = parse_header(path, text, file.size() - data_begin);
+    checksums = take_checksums(path, header);
+    if (wanted == Checksums::no) checksums.clear();
+    for (size_t i = 0; i < header.entries.size(); ++i) by_name[header.entries[i].name] = i;
+  }
+
+  // The entries' bytes, each into its memory (null: forgotten), compared with the checksums.
+  void read(std::span<const TensorEntry> entries, std::span<std::byte* const> memory) const {
+    std::vector<Piece> pieces;
+    std::vector<size_t> ends;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      add_pieces(data_begin + entries[i].begin, memory.empty() ? nullptr : memory[i],
+                 entries[i].end - entries[i].begin, pieces);
+      ends.push_back(pieces.size());
+    }
+    read_pieces(file, pieces, !checksums.empty());
+    if (checksums.empty()) return;
+    size_t begin = 0;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      std::vector<uint64_t> blocks;
+      for (; begin < ends[i]; ++begin) blocks.push_back(pieces[begin].hash);
+      check(entries[i], checksum_of(entries[i], blocks));
+    }
+  }
+
+  void check(const TensorEntry& entry, uint64_t got) const {
+    const uint64_t expected = checksums[by_name.at(entry.name)];
+    if (got == expected) return;
+    throw CorruptFileError(file.path(),
+                           concat("tensor '", entry.name, "': its checksum is ", hash_text(got),
+                                  ", expected ", hash_text(expected),
+                                  "; the file was damaged, or its tensors were changed by a "
+                                  "program that copied the metadata"));
+  }
+
+  NamedTensors read_tensors(std::span<const TensorEntry> entries) const {
+    NamedTensors tensors;
+    std::vector<std::byte*> memory;
+    std::vector<TensorForm> forms;  // all before anything is allocated
+    for (const TensorEntry& entry : entries) forms.push_back(form_of(entry));
+    for (size_t i = 0; i < entries.size(); ++i) {
+      at::Tensor tensor = at::empty(forms[i].sizes, at::TensorOptions(forms[i].type));
+      advise_large_pages(tensor);
+      memory.push_back(static_cast<std::byte*>(tensor.data_ptr()));
+      tensors.emplace_back(entries[i].name, std::move(tensor));
+    }
+    read(entries, memory);
+    return tensors;
+  }
+
+  at::Tensor map_tensor(const TensorEntry& entry) const {
+    const TensorForm form = form_of(entry);
+    const uint64_t offset = data_begin + entry.begin;
+    const bool aligned = offset % c10::elementSize(form.type) == 0;
+    if (!aligned || entry.begin == entry.end) {
+      return std::move(read_tensors({&entry, 1})[0].second);
+    }
+    std::shared_ptr<std::byte> start;
+    {
+      const std::lock_guard lock(mutex);
+      if (map.expired()) {
+        start = file.map();
+        map = start;
+      } else {
+        start = map.lock();
+      }
+    }
+    return at::from_blob(
+        start.get() + offset, form.sizes, [start](void*) {}, at::TensorOptions(form.type));
+  }
+
+  InputFile file;
+  Header header;
+  uint64_t data_begin = 0;
+  uint64_t header_hash = 0;
+  std::vector<uint64_t> checksums;  // in the order of the entries; empty: none
+  std::unordered_map<std::string, size_t> by_name;
+  mutable std::mutex mutex;
+  mutable std::weak_ptr<std::byte> map;
+};
+
+SafetensorsFile::SafetensorsFile(const fs::path& path, Checksums checksums)
+    : state_(std::make_shared<const State>(path, checksums)) {}
+
+const fs::path& SafetensorsFile::path() const {
+  return state_->file.path();
+}
+const std::vector<TensorEntry>& SafetensorsFile::entries() const {
+  return state_->header.entries;
+}
+const Metadata& SafetensorsFile::metadata() const {
+  return state_->header.metadata;
+}
+bool SafetensorsFile::contains(std::string_view name) const {
+  return state_->by_name.contains(std::string(name));
 }
 
+const TensorEntry& SafetensorsFile::entry(std::string_view name) const {
+  const auto found = state_->by_name.find(std::string(name));
+  if (found != state_->by_name.end()) return entries()[found->second];
+  std::vector<std::string> names;
+  for (const TensorEntry& entry : entries()) names.push_back(entry.name);
+  const std::string guess = nearest(std::string(name), names);
+  throw ValueError(concat(path().string(), ": no tensor '", name, "' among its ", names.size(),
+                          guess.empty() ? "" : "; did you mean '" + guess + "'?"));
+}
+
+at::Tensor SafetensorsFile::tensor(std::string_view name, Memory memory) const {
+  const TensorEntry& one = entry(name);
+  if (memory == Memory::mapped) return state_->map_tensor(one);
+  return std::move(state_->read_tensors({&one, 1})[0].second);
+}
+
+NamedTensors SafetensorsFile::tensors(Memory memory) const {
+  if (memory == Memory::own) return state_->read_tensors(entries());
+  NamedTensors tensors;
+  for (const TensorEntry& entry : entries()) {
+    tensors.emplace_back(entry.name, state_->map_tensor(entry));
+  }
+  return tensors;
+}
+
+bool SafetensorsFile::has_checksums() const {
+  return !state_->checksums.empty();
+}
+void SafetensorsFile::verify() const {
+  if (has_checksums()) state_->read(entries(), {});
+}
+uint64_t SafetensorsFile::header_hash() const {
+  return state_->header_hash;
+}
+
+NamedTensors read_safetensors(const fs::path& path, Metadata* metadata) {
+  const SafetensorsFile file(path);
+  NamedTensors tensors = file.tensors();
+  if (metadata != nullptr) *metadata = file.metadata();
+  return tensors;
+}
+
+namespace {
+
+void check_hash(const fs::path& path, const std::string& what, uint64_t got, uint64_t expected) {
+  if (got == expected) return;
+  throw CorruptFileError(path, concat(what, " checksum is ", hash_text(got), ", expected ",
+                                      hash_text(expected), "; the file was damaged or replaced"));
+}
+
+// A file whose digest is of all its bytes: version 1.
+void check_whole_file(const fs::path& path, const Digest& expected) {
+  const InputFile file(path);
+  std::vector<Piece> pieces;
+  add_pieces(0, nullptr, file.size(), pieces);
+  read_pieces(file, pieces, /*hash=*/true);
+  std::vector<uint64_t> blocks;
+  for (const Piece& piece : pieces) blocks.push_back(piece.hash);
+  check_hash(path, "its", hash_of(std::as_bytes(std::span(blocks))), expected.hash);
+}
+
+// The file, whose header is known to be the expected one.
+SafetensorsFile open_expected(const fs::path& path, const Digest& expected) {
+  if (expected.of == Digest::Of::file) check_whole_file(path, expected);
+  SafetensorsFile file(path);
+  if (expected.of == Digest::Of::header) {
+    check_hash(path, "its header's", file.header_hash(), expected.hash);
+  }
+  return file;
+}
+
+}  // namespace
+
 NamedTensors read_safetensors_hashed(const fs::path& path, const Digest& expected) {
-  return read(path, nullptr, &expected);
+  return open_expected(path, expected).tensors();
+}
+
+void verify_safetensors_hashed(const fs::path& path, const Digest& expected) {
+  open_expected(path, expected).verify();
 }
 
 }  // namespace bellows::checkpoint

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 
+#include "bellows/core/error.h"
+#include "bellows/core/text.h"
+
 namespace bellows::checkpoint {
 namespace {
 
@@ -10,8 +13,9 @@ struct TypeName {
   at::ScalarType type;
   std::string_view name;
 };
-constexpr std::array<TypeName, 19> kTypes = {{
+constexpr std::array<TypeName, 20> kTypes = {{
     {at::kBool, "BOOL"},
+    {at::ScalarType::Float4_e2m1fn_x2, "F4"},
     {at::kByte, "U8"},
     {at::kChar, "I8"},
     {at::kFloat8_e5m2, "F8_E5M2"},
@@ -43,6 +47,27 @@ std::optional<at::ScalarType> dtype_from(std::string_view name) {
   const auto found = std::ranges::find(kTypes, name, &TypeName::name);
   if (found == kTypes.end()) return std::nullopt;
   return found->type;
+}
+
+int64_t values_per_element(at::ScalarType type) {
+  return type == at::ScalarType::Float4_e2m1fn_x2 ? 2 : 1;
+}
+
+TensorForm form_of(const TensorEntry& entry) {
+  const auto type = dtype_from(entry.dtype);
+  if (!type) {
+    throw ValueError("safetensors: tensor '" + entry.name + "' has type " + entry.dtype +
+                     ", which LibTorch lacks");
+  }
+  TensorForm form{*type, entry.shape};
+  if (const int64_t packed = values_per_element(*type); packed > 1) {
+    if (form.sizes.empty() || form.sizes.back() % packed != 0) {
+      throw ValueError(concat("safetensors: tensor '", entry.name, "' of type ", entry.dtype,
+                              " must have an even last dimension to be read"));
+    }
+    form.sizes.back() /= packed;
+  }
+  return form;
 }
 
 }  // namespace bellows::checkpoint

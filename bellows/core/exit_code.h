@@ -10,7 +10,7 @@ enum class ExitCode {
   failed = 1,        // while running: out of memory, NaN, a full disk
   usage = 2,         // bad usage or configuration
   environment = 3,   // a device, data or a writable directory is missing
-  interrupted = 75,  // SIGINT or SIGTERM; everything is saved
+  interrupted = 75,  // SIGINT, SIGTERM or SIGUSR1; everything is saved
 };
 
 /// The code for an error that ends a program before its work has begun.

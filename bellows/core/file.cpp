@@ -78,10 +78,15 @@ class TemporaryName {
   bool renamed_ = false;
 };
 
-void write_and_sync(const fs::path& path, std::string_view bytes) {
-  OutputFile file(path);
-  file.write(bytes);
-  file.finish();
+// A pipe, a device or a directory is not to be replaced by a file.
+void check_replaceable(const fs::path& path) {
+  std::error_code ignored;
+  const fs::file_type type = fs::symlink_status(path, ignored).type();
+  if (type == fs::file_type::directory) throw FileError(path, "replace", EISDIR);
+  if (type == fs::file_type::block || type == fs::file_type::character ||
+      type == fs::file_type::fifo || type == fs::file_type::socket) {
+    throw FileError(path, "replace (it is no regular file)", EINVAL);
+  }
 }
 
 // False when it is there already.
@@ -101,6 +106,9 @@ int FileSystem::open(const char* path, int flags, mode_t mode) {
 }
 ssize_t FileSystem::write(int fd, const void* data, size_t bytes) {
   return ::write(fd, data, bytes);
+}
+ssize_t FileSystem::pwrite(int fd, const void* data, size_t bytes, off_t offset) {
+  return ::pwrite(fd, data, bytes, offset);
 }
 int FileSystem::fsync(int fd) {
   return ::fsync(fd);
@@ -147,10 +155,24 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::write(std::span<const std::byte> bytes) {
+  write_all(bytes, [&](std::span<const std::byte> rest) {
+    return file_system().write(fd_, rest.data(), rest.size());
+  });
+}
+
+void OutputFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
+  const size_t size = bytes.size();
+  write_all(bytes, [&](std::span<const std::byte> rest) {
+    const auto place = static_cast<off_t>(offset + (size - rest.size()));
+    return file_system().pwrite(fd_, rest.data(), rest.size(), place);
+  });
+}
+
+template <class Call>
+void OutputFile::write_all(std::span<const std::byte> bytes, Call call) {
   if (fd_ == -1) throw FileError(path_, "write after close", EBADF);
   while (!bytes.empty()) {
-    const ssize_t written =
-        retry([&] { return file_system().write(fd_, bytes.data(), bytes.size()); });
+    const ssize_t written = retry([&] { return call(bytes); });
     if (written == -1) fail(path_, "write");
     if (written == 0) throw FileError(path_, "write", ENOSPC);  // no progress: never loop on it
     bytes = bytes.subspan(static_cast<size_t>(written));
@@ -199,15 +221,23 @@ std::string read_file(const fs::path& path) {
   return bytes;
 }
 
-void write_file_atomically(const fs::path& path, std::string_view bytes) {
+void replace_file(const fs::path& path, const std::function<void(OutputFile&)>& write) {
+  check_replaceable(path);
   TemporaryName temporary(path);
   try {
-    write_and_sync(temporary.path(), bytes);
+    OutputFile file(temporary.path());
+    write(file);
+    file.finish();
   } catch (const FileError& error) {
+    if (error.path() != temporary.path()) throw;
     throw FileError(path, error.operation() + " (of its temporary file)", error.code());
   }
   temporary.rename_to(path);
   sync_directory(parent_of(path));
+}
+
+void write_file_atomically(const fs::path& path, std::string_view bytes) {
+  replace_file(path, [&](OutputFile& file) { file.write(bytes); });
 }
 
 void rename_durably(const fs::path& from, const fs::path& to) {
@@ -235,6 +265,14 @@ void replace_symlink(const fs::path& target, const fs::path& path) {
   }
   temporary.rename_to(path);
   sync_directory(parent_of(path));
+}
+
+void open_standard_streams() {
+  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    // A new descriptor gets the lowest number that is free: this one.
+    if (::fcntl(fd, F_GETFD) == -1 && errno == EBADF)
+      static_cast<void>(::open("/dev/null", O_RDWR));
+  }
 }
 
 void sync_directory(const fs::path& path) {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +20,7 @@ class FileSystem {
   virtual ~FileSystem() = default;
   virtual int open(const char* path, int flags, mode_t mode);
   virtual ssize_t write(int fd, const void* data, size_t bytes);
+  virtual ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset);
   virtual int fsync(int fd);
   virtual int close(int fd);
   virtual int rename(const char* from, const char* to);
@@ -53,6 +56,8 @@ class OutputFile {
   /// Writes all bytes; retries short writes and EINTR. Throws FileError with file and errno.
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
+  /// As write, over what stands at `offset`; the place where `write` goes on stays.
+  void write_at(uint64_t offset, std::span<const std::byte> bytes);
   /// fsync: what has been written survives a crash. Throws FileError.
   void sync();
   /// fsync, then close. Throws FileError. The object cannot be written afterwards.
@@ -62,6 +67,9 @@ class OutputFile {
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  template <class Call>
+  void write_all(std::span<const std::byte> bytes, Call call);
+
   std::filesystem::path path_;
   int fd_ = -1;
 };
@@ -69,10 +77,14 @@ class OutputFile {
 /// Reads a whole file. Throws FileError (ENOENT and the like).
 std::string read_file(const std::filesystem::path& path);
 
-/// Makes `path` hold exactly `bytes`, or leaves it as it was: temporary name beside it, fsync,
-/// rename, fsync of the directory. A symbolic link at `path` is replaced, not followed. Throws
-/// FileError for `path`; the temporary file is then removed. When the last step alone failed, the
-/// new bytes are in place, but a crash of the machine may still undo them.
+/// Makes `path` hold exactly what `write` writes, or leaves it as it was: temporary name beside it,
+/// fsync, rename, fsync of the directory. A symbolic link at `path` is replaced, not followed.
+/// Throws FileError for `path`, also where it is neither absent, a link nor a regular file; the
+/// temporary file is then removed, as when `write` throws. When the last step alone failed, the new
+/// bytes are in place, but a crash of the machine may still undo them.
+void replace_file(const std::filesystem::path& path, const std::function<void(OutputFile&)>& write);
+
+/// As replace_file, with these bytes.
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
 
 /// Renames durably: rename, then fsync of the parent directory (both, where they differ). Throws
@@ -85,6 +97,10 @@ void make_directories(const std::filesystem::path& path);
 
 /// Makes the symbolic link `path` point to `target`, replacing atomically what was there.
 void replace_symlink(const std::filesystem::path& target, const std::filesystem::path& path);
+
+/// Opens /dev/null in place of those of standard input, output and error that are closed, so that
+/// no file gets their number and what is printed. For the start of a program.
+void open_standard_streams();
 
 /// fsync of a directory's entry list; file systems that cannot do that (EINVAL) are let be. Throws
 /// FileError.

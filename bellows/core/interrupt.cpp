@@ -8,7 +8,7 @@
 namespace bellows {
 namespace {
 
-constexpr std::array kSignals = {SIGINT, SIGTERM};
+constexpr std::array kSignals = {SIGINT, SIGTERM, SIGUSR1};
 
 constinit std::atomic<int> received{0};
 constinit std::atomic<bool> next_ends_process{false};
@@ -26,10 +26,12 @@ sigset_t signal_set() {
   return set;
 }
 
-void install_unless_ignored(int signal) {
+void install_unless_taken(int signal) {
   struct sigaction current = {};
   sigaction(signal, nullptr, &current);
+  const bool is_default = (current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_DFL;
   if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_IGN) return;
+  if (signal == SIGUSR1 && !is_default) return;  // a program's own, or this one already
   struct sigaction action = {};
   action.sa_handler = bellows_on_interrupt;
   action.sa_flags = SA_RESTART;
@@ -45,7 +47,7 @@ void hold_interrupts() {
 }
 
 void install_interrupt_handlers() {
-  for (int signal : kSignals) install_unless_ignored(signal);
+  for (int signal : kSignals) install_unless_taken(signal);
   const sigset_t set = signal_set();
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }

@@ -1,20 +1,21 @@
-// SIGINT and SIGTERM as a request to save and stop. The first signal sets a flag that loops poll; a
-// second one ends the process at once with 128 + its number.
+// SIGINT, SIGTERM and SIGUSR1 (a batch system's warning that the time is nearly up, such as Slurm's
+// --signal=USR1@120) as a request to save and stop. The first signal sets a flag that loops poll; a
+// second one, of either kind, ends the process at once with 128 + its number.
 #pragma once
 
 namespace bellows {
 
-/// Blocks SIGINT and SIGTERM in the calling thread: a signal that comes now is kept until the
+/// Blocks these signals in the calling thread: a signal that comes now is kept until the
 /// handlers stand. For the first instruction of a program; the mask survives exec.
 void hold_interrupts();
 
 /// Installs the handlers and lets held signals through. Idempotent; call it from the main thread
-/// before others start. A signal that the parent chose to ignore (nohup) stays ignored. System
-/// calls in progress are restarted (SA_RESTART), so that reads and writes elsewhere do not fail
-/// with EINTR.
+/// before others start. A signal that the parent chose to ignore (nohup) stays ignored, and so does
+/// a handler for SIGUSR1 that the program has of its own. System calls in progress are restarted
+/// (SA_RESTART), so that reads and writes elsewhere do not fail with EINTR.
 void install_interrupt_handlers();
 
-/// The signal received so far (SIGINT or SIGTERM), or 0. Async-signal-safe, any thread, no cost.
+/// The signal received so far, or 0. Async-signal-safe, any thread, no cost.
 int interrupted();
 
 /// Forgets a received signal (tests, and programs that handle it themselves).

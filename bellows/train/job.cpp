@@ -69,7 +69,13 @@ Job make_job(Config& config, const nn::Registry& registry, Purpose purpose) {
   auto& checkpoint = config.table("checkpoint");
   job.checkpointing.every_steps = checkpoint.get_in<int64_t>("every_steps", 0, 0, kMany);
   job.checkpointing.keep = checkpoint.get_in<int64_t>("keep", 2, 1, kMany);
+  job.checkpointing.keep_best = checkpoint.get_in<int64_t>("keep_best", 1, 1, kMany);
   job.checkpointing.metric = checkpoint.get_one_of("metric", "test_loss", kMetrics);
+  const auto mode = checkpoint.get_one_of("mode", "auto", {"auto", "min", "max"});
+  job.checkpointing.direction = mode == "min"   ? Direction::lower
+                                : mode == "max" ? Direction::higher
+                                                : Direction::automatic;
+  job.checkpointing.asynchronous = checkpoint.get<bool>("asynchronous", false);
   auto& stopping = config.table("early_stopping");
   job.patience = stopping.get_in<int64_t>("patience", 0, 0, kMany);
   job.early_stopping.patience = job.patience;

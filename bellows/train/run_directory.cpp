@@ -79,6 +79,7 @@ RunDirectory::RunDirectory(fs::path path, const ResumeMode& mode) : path_(std::m
   if (mode.resume == "auto") {
     candidates_ = checkpoint::list(checkpoints());
     std::reverse(candidates_.begin(), candidates_.end());
+    check_left_out();
   } else if (!mode.resume.empty()) {
     const auto found = find_checkpoint(mode.resume);
     if (!found) throw ValueError("--resume " + mode.resume + ": no whole checkpoint is there");
@@ -110,6 +111,21 @@ RunDirectory::RunDirectory(fs::path path, const ResumeMode& mode) : path_(std::m
   fs::remove(path_ / "summary.json", ignored);
 }
 
+// Going on without what cannot be read must not end in its being overwritten without a word.
+void RunDirectory::check_left_out() const {
+  const auto faults = checkpoint::faults(checkpoints());
+  for (const auto& fault : faults) {
+    if (fault.newer) throw ValueError(fault.what);
+  }
+  if (candidates_.empty() && !faults.empty()) {
+    throw EnvironmentError(path_.string() +
+                           ": there are checkpoints, but none is whole, the newest because of " +
+                           faults.back().what +
+                           "; name another to go on from with --resume, or remove this run with "
+                           "--overwrite");
+  }
+}
+
 void RunDirectory::lock() {
   const fs::path file = path_ / ".lock";
   const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -125,7 +141,7 @@ void RunDirectory::drop_checkpoints_after(int64_t step) const {
   for (const auto& directory : checkpoint::list(checkpoints())) {
     if (checkpoint::step_of(directory) > step) {
       log::warn(concat("removing ", directory.string(), ": the run goes on from step ", step));
-      fs::remove_all(directory);
+      checkpoint::remove(directory);
     }
   }
 }

@@ -25,9 +25,9 @@ struct ResumeMode {
 class RunDirectory {
  public:
   /// Checks everything before anything is changed, then creates the folder. Throws ValueError when
-  /// the folder holds a run and neither resume nor overwrite was asked for, or a path to resume
-  /// from has no checkpoint; EnvironmentError when it cannot be written or another process trains
-  /// into it.
+  /// the folder holds a run and neither resume nor overwrite was asked for, a path to resume
+  /// from has no checkpoint, or one is of a newer version; EnvironmentError when it cannot be
+  /// written, another process trains into it, or its checkpoints are all damaged.
   RunDirectory(std::filesystem::path path, const ResumeMode& mode);
   RunDirectory(RunDirectory&&) = default;
 
@@ -42,6 +42,7 @@ class RunDirectory {
 
  private:
   void lock();
+  void check_left_out() const;
 
   std::filesystem::path path_;
   std::vector<std::filesystem::path> candidates_;

@@ -60,8 +60,8 @@ std::optional<fs::path> resume(Trainer& trainer, Job& job, const RunDirectory& r
   for (const auto& candidate : run.resume_candidates()) {
     try {
       trainer.load(candidate, *job.training);
-    } catch (const CorruptFileError& error) {
-      if (candidate == run.resume_candidates().back()) throw;
+    } catch (const Error& error) {
+      if (candidate == run.resume_candidates().back() || !checkpoint::is_damage(error)) throw;
       log::warn(concat("skipping the checkpoint ", candidate.string(), ": ", error.what()));
       continue;
     }
@@ -189,6 +189,7 @@ std::string program_name(const char* word) {
 }  // namespace
 
 int train_main(int argc, char** argv, const nn::Registry& registry) {
+  open_standard_streams();
   install_interrupt_handlers();
   std::signal(SIGPIPE, SIG_IGN);  // `… | head` must not end a training run
   std::signal(SIGXFSZ,

@@ -8,7 +8,7 @@
 //
 // Unlike the rest of the library these functions print (to standard output, errors to standard
 // error) and choose the exit code: 0 done, 1 failed while running, 2 bad usage or configuration, 3
-// the environment lacks something, 75 ended by SIGINT or SIGTERM with everything saved.
+// the environment lacks something, 75 ended by SIGINT, SIGTERM or SIGUSR1 with everything saved.
 #pragma once
 
 #include "bellows/nn/registry.h"

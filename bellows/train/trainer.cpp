@@ -4,6 +4,7 @@
 #include <ATen/ops/isfinite.h>
 #include <c10/util/Exception.h>
 
+#include "bellows/checkpoint/async_saver.h"
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/core/clock.h"
 #include "bellows/core/error.h"
@@ -268,11 +269,22 @@ std::map<std::string, Stateful*> Trainer::parts() {
   return parts;
 }
 
-std::filesystem::path Trainer::save(const std::filesystem::path& root) {
+std::map<std::string, const Stateful*> Trainer::parts_to_save() {
   collect();
   notify(&Callback::on_checkpoint);
   const auto all = parts();
-  return checkpoint::save(root, progress_.step, model_, {all.begin(), all.end()});
+  return {all.begin(), all.end()};
+}
+
+std::filesystem::path Trainer::save(const std::filesystem::path& root) {
+  const auto all = parts_to_save();
+  return checkpoint::save(root, progress_.step, model_, all);
+}
+
+void Trainer::save(const std::filesystem::path& root, checkpoint::AsyncSaver& saver,
+                   std::function<void(const std::filesystem::path&)> after) {
+  const auto all = parts_to_save();
+  saver.save(root, progress_.step, model_, all, std::move(after));
 }
 
 void Trainer::load(const std::filesystem::path& checkpoint, data::Loader& training) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -16,6 +17,10 @@
 #include "bellows/train/callback.h"
 #include "bellows/train/metrics.h"
 #include "bellows/train/step.h"
+
+namespace bellows::checkpoint {
+class AsyncSaver;
+}
 
 namespace bellows::train {
 
@@ -61,6 +66,10 @@ class Trainer {
   /// Writes a checkpoint of everything under `root` (checkpoint/checkpoint.h) and returns its
   /// directory. Only from callbacks or after fit().
   std::filesystem::path save(const std::filesystem::path& root);
+  /// The same behind the caller's back (checkpoint/async_saver.h): returns once the state has been
+  /// copied.
+  void save(const std::filesystem::path& root, checkpoint::AsyncSaver& saver,
+            std::function<void(const std::filesystem::path& directory)> after = {});
   /// Restores everything, the training loader's position included; call it before fit() with that
   /// loader, and after all callbacks have been added. Throws as checkpoint::load.
   void load(const std::filesystem::path& checkpoint, data::Loader& training);
@@ -89,6 +98,8 @@ class Trainer {
   template <class Event, class... Args>
   void notify(Event event, const Args&... args);
   std::map<std::string, Stateful*> parts();
+  /// The parts, after everything that a checkpoint reads is up to date.
+  std::map<std::string, const Stateful*> parts_to_save();
 
   nn::Model model_;
   optim::Optimizer& optimizer_;

@@ -1,5 +1,6 @@
 #include "bellows/checkpoint/checkpoint.h"
 
+#include <cmath>
 #include <fstream>
 #include <gmock/gmock.h>
 #include <random>
@@ -100,10 +101,37 @@ TEST_F(CheckpointTest, OneFlippedBitAnywhereIsDetectedBeforeAnythingChanges) {
 TEST_F(CheckpointTest, NewerVersionIsRefusedByName) {
   const fs::path directory = save_run(1, 7);
   std::string text = read_file(directory / "checkpoint.json");
-  text.replace(text.find("\"version\":1"), 11, "\"version\":9");
+  text.replace(text.find("\"version\":2"), 11, "\"version\":9");
   std::ofstream(directory / "checkpoint.json") << text;
   EXPECT_THAT(error_of([&] { load_run(directory); }),
-              AllOf(HasSubstr("version 9"), HasSubstr("reads up to version 1")));
+              AllOf(HasSubstr("version 9"), HasSubstr("reads up to version 2")));
+}
+
+// Written by the version before: parts without a list of files, checksums of whole files.
+TEST_F(CheckpointTest, CheckpointOfVersion1IsReadForEver) {
+  const fs::path directory = root() / "step-00000012";
+  fs::create_directories(root());
+  fs::copy(VERSION_1_CHECKPOINT, directory);
+  ASSERT_THAT(read_file(directory / kManifestName), HasSubstr("\"version\":1"));
+  EXPECT_EQ(latest(root(), Check::contents), directory);
+  EXPECT_EQ(step_of(directory), 12);
+  EXPECT_TRUE(load_run(directory).is(7));
+  FakeRun run(-1);
+  FakePart other;
+  load(directory, run.model(), {{"other", &other}});
+  EXPECT_TRUE(std::isnan(other.value().at("nan").number()));
+  EXPECT_EQ(other.value().at("list")[1].string(), "two");
+  EXPECT_TRUE(at::equal(other.value().at("list")[2].tensor(), at::full({2}, 3.0)));
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "checkpoint.json"}) {
+    const std::string good = read_file(directory / name);
+    for (size_t offset = 0; offset < good.size(); offset += 7) {
+      std::string bad = good;
+      bad[offset] = static_cast<char>(bad[offset] ^ 16);
+      std::ofstream(directory / name, std::ios::binary) << bad;
+      EXPECT_THROW(load(directory, run.model(), run.mutable_parts()), Error) << name << offset;
+    }
+    std::ofstream(directory / name, std::ios::binary) << good;
+  }
 }
 
 TEST_F(CheckpointTest, MissingPartIsNamedWithThoseThatAreThere) {
@@ -203,10 +231,13 @@ TEST_F(CheckpointTest, FileOfAnotherCheckpointIsNotTakenForThisOnes) {
 TEST_F(CheckpointTest, TensorsThatBelongToNothingAreRefused) {
   const fs::path directory = root() / "step-00000001";
   fs::create_directories(directory);
-  Manifest manifest{.step = 1, .files = {}, .parts = {{"loader", "{}"}}};
-  for (const char* name : {"model.safetensors", "loader.safetensors"}) {
+  Manifest manifest{.step = 1, .files = {}, .parts = {}};
+  for (const std::string part : {"model", "loader"}) {
+    const std::string name = part + ".safetensors";
     manifest.files[name] =
         write_safetensors_hashed(directory / name, {{"fc.weight", at::full({3, 4}, 1.0)}});
+    manifest.parts[part] = {
+        .state = part == "model" ? "null" : "{}", .files = {name}, .sliced = {}};
   }
   std::ofstream(directory / kManifestName) << format_manifest(manifest);
   FakeRun run(-1);
@@ -214,7 +245,7 @@ TEST_F(CheckpointTest, TensorsThatBelongToNothingAreRefused) {
       error_of([&] {
         load(directory, run.model(), {{"loader", &run.loader}});
       }),
-      AllOf(HasSubstr("loader.safetensors"), HasSubstr("tensor 'fc.weight' belongs to nothing")));
+      AllOf(HasSubstr("part 'loader'"), HasSubstr("tensor 'fc.weight' belongs to nothing")));
   EXPECT_TRUE(run.is(-1));
 }
 

@@ -4,174 +4,64 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fcntl.h>
+#include <fstream>
 #include <functional>
 #include <gmock/gmock.h>
-#include <map>
+#include <random>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bellows/checkpoint/async_saver.h"
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/checkpoint/directory.h"
 #include "bellows/core/file.h"
 #include "tests/checkpoint/fixture.h"
+#include "tests/support/faulty_file_system.h"
 
 namespace bellows::checkpoint {
 namespace {
 
+using testing::FaultyFileSystem;
+using testing::ForgetfulFileSystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::ShortWrites;
 
-// Calls `at_call` before the n-th call (from 0) reaches the system; a returned errno makes it fail.
-class FaultyFileSystem : public FileSystem {
- public:
-  FaultyFileSystem(int n, std::function<int()> at_call) : n_(n), at_call_(std::move(at_call)) {}
-  /// Whether the save had so many calls at all.
-  bool reached() const { return calls_ > n_; }
-
-  int open(const char* path, int flags, mode_t mode) override {
-    return fault() ? -1 : FileSystem::open(path, flags, mode);
-  }
-  ssize_t write(int fd, const void* data, size_t bytes) override {
-    return fault() ? -1 : FileSystem::write(fd, data, bytes);
-  }
-  int fsync(int fd) override { return fault() ? -1 : FileSystem::fsync(fd); }
-  int close(int fd) override {
-    const bool failed = fault();
-    const int code = errno;
-    const int result = FileSystem::close(fd);
-    errno = code;
-    return failed ? -1 : result;
-  }
-  int rename(const char* from, const char* to) override {
-    return fault() ? -1 : FileSystem::rename(from, to);
-  }
-  int unlink(const char* path) override { return fault() ? -1 : FileSystem::unlink(path); }
-  int mkdir(const char* path, mode_t mode) override {
-    return fault() ? -1 : FileSystem::mkdir(path, mode);
-  }
-  int symlink(const char* target, const char* path) override {
-    return fault() ? -1 : FileSystem::symlink(target, path);
-  }
-
- private:
-  bool fault() {
-    if (calls_++ != n_) return false;
-    errno = at_call_();
-    return errno != 0;
-  }
-
-  int n_;
-  int calls_ = 0;
-  std::function<int()> at_call_;
+// The interrupted save is of a new step, or replaces the one that is there; and it is done by the
+// caller, or in the background.
+struct Interrupted {
+  int64_t step;
+  bool asynchronous;
 };
 
-// Writes at most one byte less than asked for.
-class ShortWrites : public FileSystem {
- public:
-  ssize_t write(int fd, const void* data, size_t bytes) override {
-    return FileSystem::write(fd, data, bytes > 1 ? bytes / 2 : bytes);
-  }
-};
-
-// Forgets, when told to, everything that no fsync has made durable: the contents of files, and the
-// entries of directories.
-class ForgetfulFileSystem : public FaultyFileSystem {
- public:
-  ForgetfulFileSystem(int n, bool forgets_entries)
-      : FaultyFileSystem(n,
-                         [this] {
-                           forget();
-                           ::_exit(9);
-                           return 0;
-                         }),
-        forgets_entries_(forgets_entries) {}
-
-  int open(const char* path, int flags, mode_t mode) override {
-    const bool made = (flags & O_CREAT) != 0 && !fs::exists(path);
-    const int fd = FaultyFileSystem::open(path, flags, mode);
-    paths_[fd] = path;
-    if (made) entries_.push_back({.path = path});
-    return fd;
-  }
-  ssize_t write(int fd, const void* data, size_t bytes) override {
-    contents_.push_back(paths_[fd]);
-    return FaultyFileSystem::write(fd, data, bytes);
-  }
-  int fsync(int fd) override {
-    const int result = FaultyFileSystem::fsync(fd);
-    std::erase(contents_, paths_[fd]);
-    std::erase_if(entries_,
-                  [&](const Entry& entry) { return entry.path.parent_path() == paths_[fd]; });
-    return result;
-  }
-  int rename(const char* from, const char* to) override {
-    const fs::path replaced = fs::is_symlink(to) ? fs::read_symlink(to) : fs::path();
-    const int result = FaultyFileSystem::rename(from, to);
-    follow(from, to);
-    entries_.push_back({.path = to, .renamed_from = from, .replaced_link = replaced});
-    return result;
-  }
-  int mkdir(const char* path, mode_t mode) override {
-    const int result = FaultyFileSystem::mkdir(path, mode);
-    entries_.push_back({.path = path});
-    return result;
-  }
-
-  void forget() {
-    for (const fs::path& path : contents_) {
-      if (fs::exists(path)) fs::resize_file(path, 0);
-    }
-    while (forgets_entries_ && !entries_.empty()) {
-      const Entry entry = entries_.back();
-      entries_.pop_back();
-      if (entry.renamed_from.empty()) {
-        fs::remove_all(entry.path);
-        continue;
-      }
-      fs::rename(entry.path, entry.renamed_from);
-      follow(entry.path, entry.renamed_from);
-      if (!entry.replaced_link.empty()) fs::create_symlink(entry.replaced_link, entry.path);
-    }
-  }
-
- private:
-  // An entry of a directory that is not durable yet.
-  struct Entry {
-    fs::path path;
-    fs::path renamed_from = {};
-    fs::path replaced_link = {};
-  };
-
-  // What lies in a directory has another path after the directory was renamed.
-  void follow(const fs::path& from, const fs::path& to) {
-    const auto move = [&](fs::path& path) {
-      if (path.parent_path() == from) path = to / path.filename();
-    };
-    for (fs::path& path : contents_) move(path);
-    for (Entry& entry : entries_) move(entry.path);
-  }
-
-  bool forgets_entries_;
-  std::map<int, fs::path> paths_;
-  std::vector<fs::path> contents_;
-  std::vector<Entry> entries_;
-};
-
-// Every test runs twice: the interrupted save is of a new step, or replaces the one that is there.
-class CheckpointFaultTest : public CheckpointTest, public ::testing::WithParamInterface<int64_t> {
+class CheckpointFaultTest : public CheckpointTest,
+                            public ::testing::WithParamInterface<Interrupted> {
  protected:
-  // Starts from a root that holds step 1 with the value 1.
+  // Starts from a root that holds step 1 with the value 1, the best so far.
   void begin() const {
     fs::remove_all(root());
-    save_run(1, 1);
+    mark_best(root(), save_run(1, 1));
   }
-  void interrupted_save() const { save_run(GetParam(), 2); }
+  // What a run does at the end of an epoch: save, mark the best, keep only the last.
+  void interrupted_save() const {
+    const FakeRun run(2);
+    const auto after = [&](const fs::path& directory) {
+      mark_best(root(), directory);
+      keep_last(root(), 1);
+    };
+    if (GetParam().asynchronous) {
+      AsyncSaver saver;
+      saver.save(root(), GetParam().step, run.model(), run.parts(), after);
+      saver.wait();
+    } else {
+      after(save(root(), GetParam().step, run.model(), run.parts()));
+    }
+  }
 
   // The old or the new checkpoint is found, whole, by a reader that repairs nothing; then a further
   // save succeeds, and nothing is left over.
   void expect_sound(int n) const {
-    const auto found = latest(root());
+    const auto found = latest(root(), Check::contents);
     ASSERT_TRUE(found.has_value()) << "call " << n;
     const FakeRun run = load_run(*found);
     EXPECT_TRUE(run.is(1) || run.is(2)) << "call " << n;
@@ -183,6 +73,7 @@ class CheckpointFaultTest : public CheckpointTest, public ::testing::WithParamIn
     }
     save_run(3, 3);
     EXPECT_TRUE(load_run(root() / "last").is(3)) << "call " << n;
+    EXPECT_EQ(error_of([&] { load_run(root() / "best"); }), "no error") << "call " << n;
     EXPECT_GE(list(root()).size(), 2U) << "call " << n;
     for (const std::string& name : entries()) {
       EXPECT_THAT(name, Not(HasSubstr(".step"))) << "call " << n;
@@ -279,9 +170,79 @@ TEST_P(CheckpointFaultTest, MachineStoppedAtAnyCallLeavesAWholeCheckpoint) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, CheckpointFaultTest, ::testing::Values(1, 2), [](const auto& info) {
-  return info.param == 1 ? std::string("SameStep") : std::string("NewStep");
-});
+INSTANTIATE_TEST_SUITE_P(, CheckpointFaultTest,
+                         ::testing::Values(Interrupted{1, false}, Interrupted{2, false},
+                                           Interrupted{1, true}, Interrupted{2, true}),
+                         [](const auto& info) {
+                           return std::string(info.param.asynchronous ? "Async" : "") +
+                                  (info.param.step == 1 ? "SameStep" : "NewStep");
+                         });
+
+TEST_F(CheckpointTest, EveryFlippedBitAndEveryCutIsFoundAndTheOneBeforeTaken) {
+  const fs::path newest = save_run(2, 2);
+  std::mt19937 random(11);
+  std::vector<std::pair<fs::path, std::string>> files;
+  size_t total = 0;
+  for (const auto& entry : fs::directory_iterator(newest)) {
+    files.emplace_back(entry.path(), read_file(entry.path()));
+    total += files.back().second.size();
+  }
+  save_run(1, 1);
+  ::testing::internal::CaptureStderr();  // a warning for each
+  for (int trial = 0; trial < 1000; ++trial) {
+    size_t offset = random() % total;
+    auto file = files.begin();
+    for (; offset >= file->second.size(); ++file) offset -= file->second.size();
+    std::string bad = file->second;
+    if (trial % 2 == 0) {
+      bad[offset] = static_cast<char>(bad[offset] ^ (1 << (random() % 8)));
+    } else {
+      bad.resize(offset);
+    }
+    std::ofstream(file->first, std::ios::binary) << bad;
+    EXPECT_NE(error_of([&] { verify(newest); }), "no error") << file->first << " at " << offset;
+    FakeRun run(-1);
+    EXPECT_THROW(load(newest, run.model(), run.mutable_parts()), Error);
+    EXPECT_TRUE(run.is(-1)) << file->first << " at " << offset;
+    EXPECT_EQ(latest(root(), Check::contents), root() / "step-00000001");
+    EXPECT_EQ(load_latest(root(), run.model(), run.mutable_parts()), root() / "step-00000001");
+    EXPECT_TRUE(run.is(1)) << file->first << " at " << offset;
+    std::ofstream(file->first, std::ios::binary) << file->second;
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("step-00000002"));
+  EXPECT_TRUE(load_run(newest).is(2));
+}
+
+// 50 MB, as fast as they are written; the process is killed at moments spread over a save.
+TEST_F(CheckpointTest, ProcessKilledAtAnyMomentOfALargeSaveLeavesAWholeCheckpoint) {
+  const auto weight = [](double value) { return at::full({13'000'000}, value); };
+  const auto model = [](const at::Tensor& tensor) {
+    return nn::from_function([](const Tree& input) { return input; }, {{"weight", tensor}});
+  };
+  save(root(), 0, model(weight(0)), {});
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 20; ++trial) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      at::Tensor tensor = weight(0);
+      for (int64_t step = 1;; ++step) {
+        tensor.fill_(static_cast<double>(step));
+        save(root(), step, model(tensor), {});
+        keep_last(root(), 2);
+      }
+    }
+    ::usleep(static_cast<useconds_t>(random() % 150'000));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    const auto found = latest(root(), Check::contents);
+    ASSERT_TRUE(found.has_value());
+    at::Tensor loaded = weight(-1);
+    load(*found, model(loaded), {});
+    EXPECT_TRUE(at::equal(loaded, weight(static_cast<double>(step_of(*found)))));
+  }
+  save(root(), 0, model(weight(0)), {});
+  for (const std::string& name : entries()) EXPECT_THAT(name, Not(HasSubstr(".step")));
+}
 
 TEST_F(CheckpointTest, LeftOversOfLivingProcessesAreKept) {
   save_run(1, 1);

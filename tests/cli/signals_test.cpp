@@ -1,4 +1,4 @@
-// SIGINT, SIGTERM and SIGKILL at any moment of `bellows train`.
+// SIGINT, SIGTERM, SIGUSR1 and SIGKILL at any moment of `bellows train`.
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -44,9 +44,11 @@ TEST(SignalsTest, TermSavesAndTheResumedRunIsTheUnbrokenOne) {
   const std::vector<std::string> epochs{"--set", "run.epochs=30"};
   ASSERT_EQ(run.train(epochs, "whole").exit_code, 0);
   int interrupted = 0;
-  for (const int number : {SIGTERM, SIGINT}) {
+  for (const int number : {SIGTERM, SIGINT, SIGUSR1}) {
     const std::string name = "run" + std::to_string(number);
-    Process process(bellows_words(run.words(epochs, name)), with_libtorch());
+    auto words = epochs;  // the way of saving, which must not matter, is another each time
+    if (number != SIGINT) words.insert(words.end(), {"--set", "checkpoint.asynchronous=true"});
+    Process process(bellows_words(run.words(words, name)), with_libtorch());
     wait_for(process, "epoch 2/");
     process.signal(number);
     const auto result = process.wait();
@@ -61,7 +63,7 @@ TEST(SignalsTest, TermSavesAndTheResumedRunIsTheUnbrokenOne) {
     EXPECT_EQ(timeless_lines(run.run_folder("whole") + "/metrics.jsonl"),
               timeless_lines(run.run_folder(name) + "/metrics.jsonl"));
   }
-  EXPECT_EQ(interrupted, 2);
+  EXPECT_EQ(interrupted, 3);
 }
 
 /// Waits until the process holds SIGTERM back (or, a moment later, answers it).
@@ -86,7 +88,7 @@ TEST(SignalsTest, TermWhileStartingIsKeptAndAnsweredOnceStateCanBeSaved) {
     Process process(bellows_words(run.words({"--set", "run.epochs=100000"})), with_libtorch());
     wait_for_hold(process);
     std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
-    process.signal(SIGTERM);
+    process.signal(milliseconds == 30 ? SIGUSR1 : SIGTERM);
     const auto result = process.wait();
     EXPECT_EQ(result.exit_code, 75) << "after " << milliseconds << " ms: " << result.err;
     EXPECT_TRUE(fs::exists(run.run_folder() + "/checkpoints/last/checkpoint.json"));
@@ -174,6 +176,31 @@ TEST(SignalsTest, KilledEveryTwoSecondsItEndsWithTheWeightsOfTheUndisturbedRun) 
   EXPECT_EQ(testing::run(words("run", {"--resume", "auto"}), with_libtorch()).exit_code, 0);
   EXPECT_GE(kills, 2);
   RecordProperty("kills", kills);
+  EXPECT_EQ(weights(run, "whole"), weights(run));
+  EXPECT_EQ(timeless_lines(run.run_folder("whole") + "/metrics.jsonl"),
+            timeless_lines(run.run_folder() + "/metrics.jsonl"));
+}
+
+TEST(SignalsTest, KilledWhileItSavesInTheBackgroundItEndsWithTheWeightsOfTheUndisturbedRun) {
+  const SmallRun run;
+  const std::vector<std::string> settings{"--set", "run.epochs=40",
+                                          "--set", "checkpoint.every_steps=3",
+                                          "--set", "checkpoint.asynchronous=true"};
+  ASSERT_EQ(run.train({"--set", "run.epochs=40"}, "whole").exit_code, 0);
+  auto resume = settings;
+  resume.insert(resume.end(), {"--resume", "auto"});
+  int kills = 0;
+  for (int milliseconds = 250;; milliseconds += 61) {
+    Process process(bellows_words(run.words(resume)), with_libtorch());
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    if (!process.running()) {
+      EXPECT_EQ(process.wait().exit_code, 0);
+      break;
+    }
+    process.signal(SIGKILL);
+    ++kills;
+  }
+  EXPECT_GE(kills, 2);
   EXPECT_EQ(weights(run, "whole"), weights(run));
   EXPECT_EQ(timeless_lines(run.run_folder("whole") + "/metrics.jsonl"),
             timeless_lines(run.run_folder() + "/metrics.jsonl"));

@@ -21,6 +21,7 @@ int run_child(const std::function<bool()>& body) {
   if (child == 0) {
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
+    signal(SIGUSR1, SIG_DFL);
     _exit(body() ? kPassed : 1);
   }
   int status = 0;
@@ -40,7 +41,7 @@ TEST(InterruptTest, WithoutHandlersASignalKills) {
 }
 
 TEST(InterruptTest, FirstSignalIsRemembered) {
-  for (int signal : {SIGINT, SIGTERM}) {
+  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) {
     EXPECT_EQ(run_child([=] {
                 install_interrupt_handlers();
                 const bool none_before = interrupted() == 0;
@@ -63,6 +64,8 @@ TEST(InterruptTest, SecondSignalEndsTheProcessWithItsOwnCode) {
   EXPECT_EQ(send(SIGINT, SIGINT), 130);
   EXPECT_EQ(send(SIGINT, SIGTERM), 143);
   EXPECT_EQ(send(SIGTERM, SIGINT), 130);
+  EXPECT_EQ(send(SIGUSR1, SIGTERM), 143);
+  EXPECT_EQ(send(SIGTERM, SIGUSR1), 138);
 }
 
 TEST(InterruptTest, InstallingTwiceKeepsWhatWasReceived) {
@@ -108,6 +111,17 @@ TEST(InterruptTest, SignalIgnoredByTheParentStaysIgnored) {
               const bool ignored = interrupted() == 0;
               raise(SIGTERM);
               return ignored && interrupted() == SIGTERM;
+            }),
+            kPassed);
+}
+
+TEST(InterruptTest, ProgramsOwnHandlerOfUserSignalsStays) {
+  EXPECT_EQ(run_child([] {
+              static volatile sig_atomic_t own = 0;
+              signal(SIGUSR1, [](int) { own = 1; });
+              install_interrupt_handlers();
+              raise(SIGUSR1);
+              return own == 1 && interrupted() == 0;
             }),
             kPassed);
 }

@@ -6,6 +6,7 @@
 
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/core/error.h"
+#include "bellows/core/file.h"
 #include "bellows/data/tensor_dataset.h"
 #include "bellows/optim/sgd.h"
 #include "bellows/train/trainer.h"
@@ -35,6 +36,7 @@ class CheckpointingTest : public ::testing::Test {
     Trainer trainer(
         nn::from_function([](const Tree& input) { return input; }, {{"weight", weight}}), optimizer,
         step, {.epochs = static_cast<int64_t>(losses.size())});
+    std::filesystem::remove_all(folder_.path());
     options.root = folder_.path();
     trainer.add(std::make_shared<Checkpointing>(options));
     trainer.fit(*training, evaluation.get());
@@ -53,6 +55,49 @@ TEST_F(CheckpointingTest, KeepsTheLastOnesAndTheBest) {
   EXPECT_EQ(step_of_link("last"), 40);
 }
 
+TEST_F(CheckpointingTest, KeepsSeveralOfTheBest) {
+  for (const bool asynchronous : {false, true}) {
+    EXPECT_EQ(steps_after({3, 1, 2, 2.5, 4, 5},
+                          {.keep = 1, .keep_best = 2, .asynchronous = asynchronous}),
+              (std::vector<int64_t>{20, 30, 60}));
+    EXPECT_EQ(step_of_link("best"), 20);
+    EXPECT_EQ(step_of_link("last"), 60);
+  }
+}
+
+TEST_F(CheckpointingTest, DirectionSaysWhichValuesAreBetter) {
+  steps_after({1, 3, 2}, {.direction = Direction::higher});
+  EXPECT_EQ(step_of_link("best"), 20);
+  steps_after({1, 3, 2}, {.direction = Direction::lower});
+  EXPECT_EQ(step_of_link("best"), 10);
+}
+
+TEST_F(CheckpointingTest, BestOfAnEarlierVersionsStateIsTheLinkedOne) {
+  steps_after({1, 3}, {});
+  Checkpointing checkpointing({.root = folder_.path()});
+  checkpointing.load_state_dict(Tree::Dict{{"any", true}, {"best", 1.0}});
+  const Tree best = checkpointing.state_dict().at("best")[0];
+  EXPECT_EQ(best.at("step").integer(), 10);
+  EXPECT_EQ(best.at("value").number(), 1.0);
+  checkpointing.load_state_dict(Tree::Dict{{"any", false}, {"best", 0.0}});
+  EXPECT_TRUE(checkpointing.state_dict().at("best").list().empty());
+}
+
+/// Every sync of a file fails.
+class FullDisk : public FileSystem {
+ public:
+  int fsync(int) override {
+    errno = ENOSPC;
+    return -1;
+  }
+};
+
+TEST_F(CheckpointingTest, ErrorInTheBackgroundEndsTheRun) {
+  FullDisk full;
+  const ScopedFileSystem scope(full);
+  EXPECT_THROW(steps_after({1, 2, 3}, {.asynchronous = true}), FileError);
+}
+
 TEST_F(CheckpointingTest, SavesEverySoManySteps) {
   EXPECT_EQ(steps_after({1, 2}, {.every_steps = 4, .keep = 100}),
             (std::vector<int64_t>{4, 8, 10, 12, 16, 20}));
@@ -66,6 +111,7 @@ TEST_F(CheckpointingTest, FirstEpochCanBeTheBest) {
 TEST_F(CheckpointingTest, OptionsAreChecked) {
   EXPECT_THROW(Checkpointing({.every_steps = -1}), ValueError);
   EXPECT_THROW(Checkpointing({.keep = 0}), ValueError);
+  EXPECT_THROW(Checkpointing({.keep_best = 0}), ValueError);
 }
 
 }  // namespace
