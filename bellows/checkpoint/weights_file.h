@@ -1,0 +1,47 @@
+// The tensors of any file that holds weights: what there is without reading it, and one at a time.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bellows/formats/file_kind.h"
+#include "bellows/tree/tree.h"
+
+namespace bellows::checkpoint {
+
+struct WeightEntry {
+  std::string name;
+  std::string type;  // as PyTorch names it: "float32"
+  std::vector<int64_t> shape;
+  int64_t bytes = 0;  // of its elements
+};
+
+/// Not thread-safe.
+class WeightsFile {
+ public:
+  virtual ~WeightsFile() = default;
+  formats::FileKind kind() const { return kind_; }
+  /// In the file's order.
+  const std::vector<WeightEntry>& entries() const { return entries_; }
+  /// On the CPU. Tensors that shared memory share it again while one of them is alive.
+  virtual at::Tensor read(size_t index) = 0;
+  /// Reads all bytes and compares checksums where the format has them; names of what is damaged.
+  virtual std::vector<std::string> damage() = 0;
+
+ protected:
+  formats::FileKind kind_ = formats::FileKind::unknown;
+  std::vector<WeightEntry> entries_;
+};
+
+/// A checkpoint directory (its model), a safetensors file, torch.save's files, LibTorch's archives
+/// and TorchScript (whose code is not run). `select`: as of read_torch_file. Throws ValueError for
+/// any other kind, with the right call; CorruptFileError, FileError.
+std::unique_ptr<WeightsFile> open_weights_file(const std::filesystem::path& path,
+                                               std::string_view select = {});
+
+/// All of it.
+NamedTensors read_weights_file(const std::filesystem::path& path, std::string_view select = {});
+
+}  // namespace bellows::checkpoint
