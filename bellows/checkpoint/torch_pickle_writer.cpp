@@ -150,6 +150,10 @@ void TorchPickleWriter::write_tensor(const at::Tensor& given, const std::string&
   // Python gives a storage the type it met first: another one is written beside it.
   const bool typed = !type.storage.empty() && known->second.type == given.scalar_type();
 
+  // _rebuild_tensor_v3 of PyTorch 2.14 fails where it is to require a gradient: a parameter does
+  // not.
+  const bool parameter = !typed && given.requires_grad();
+  if (parameter) raw("ctorch._utils\n_rebuild_parameter\n(");
   write_name("torch._utils", typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
   raw("((");
   write_text("storage", path);
@@ -161,11 +165,14 @@ void TorchPickleWriter::write_tensor(const at::Tensor& given, const std::string&
   write_number(tensor.storage_offset());
   write_sizes(tensor.sizes());
   write_sizes(tensor.strides());
-  raw(given.requires_grad() ? "\x88" : "\x89");
+  raw(given.requires_grad() && !parameter ? "\x88" : "\x89");
   write_name("collections", "OrderedDict");
   raw(")R");
   if (!typed) write_name("torch", type.dtype);
   raw("tR");
+  if (parameter)
+    raw("\x88"
+        "ccollections\nOrderedDict\n)RtR");
 }
 
 void TorchPickleWriter::write(const PyValue& value, const std::string& path) {

@@ -22,9 +22,23 @@ using formats::FileKind;
 
 constexpr size_t kPiece = 4 << 20;
 
+// Counts what has been checked, for whoever watches.
+class Meter {
+ public:
+  Meter(const WeightsFile::Progress& progress, uint64_t all) : progress_(progress), all_(all) {}
+  void add(uint64_t bytes) {
+    done_ += bytes;
+    if (progress_) progress_(done_, all_);
+  }
+
+ private:
+  const WeightsFile::Progress& progress_;
+  uint64_t done_ = 0, all_;
+};
+
 // Calls visit(bytes) for a stretch of a file, piece by piece.
 template <class Visit>
-void for_each_piece(const formats::InputBytes& file, uint64_t offset, uint64_t bytes,
+void for_each_piece(const formats::InputBytes& file, uint64_t offset, uint64_t bytes, Meter& meter,
                     const Visit& visit) {
   std::vector<std::byte> piece(std::min<uint64_t>(bytes, kPiece));
   while (bytes > 0) {
@@ -33,6 +47,7 @@ void for_each_piece(const formats::InputBytes& file, uint64_t offset, uint64_t b
     visit(std::span<const std::byte>(part));
     offset += part.size();
     bytes -= part.size();
+    meter.add(part.size());
   }
 }
 
@@ -52,12 +67,15 @@ class TorchWeights final : public WeightsFile {
 
   at::Tensor read(size_t index) override { return tensors_.tensor(named_.at(index).second); }
 
-  std::vector<std::string> damage() override {
+  bool has_checksums() const override { return kind_ != FileKind::torch_save_legacy; }
+
+  std::vector<std::string> damage(const Progress& progress) override {
     std::vector<std::string> damaged;
+    Meter meter(progress, tensors_.file().size());
     for (const auto& [name, entry] : tensors_.directory()) {
       if (entry.compressed) continue;  // source text
       uLong crc = ::crc32(0, nullptr, 0);
-      for_each_piece(tensors_.file(), entry.offset, entry.bytes, [&](auto piece) {
+      for_each_piece(tensors_.file(), entry.offset, entry.bytes, meter, [&](auto piece) {
         crc = ::crc32(crc, reinterpret_cast<const Bytef*>(piece.data()),
                       static_cast<uInt>(piece.size()));
       });
@@ -96,6 +114,7 @@ class SafetensorsWeights final : public WeightsFile {
     }
     data_ = sizeof(length) + length;
     header_ = parse_header(path, file_.text(sizeof(length), length), file_.size() - data_);
+    metadata_ = header_.metadata;
     for (const TensorEntry& entry : header_.entries) {
       const std::string_view type = torch_type_name(*dtype_from(entry.dtype));
       entries_.push_back({entry.name, std::string(type), entry.shape,
@@ -113,7 +132,8 @@ class SafetensorsWeights final : public WeightsFile {
     return tensor;
   }
 
-  std::vector<std::string> damage() override { return {}; }
+  bool has_checksums() const override { return false; }
+  std::vector<std::string> damage(const Progress&) override { return {}; }
 
  private:
   formats::InputFile file_;
@@ -130,16 +150,20 @@ class CheckpointWeights final : public WeightsFile {
         model_(directory / "model.safetensors", FileKind::checkpoint_directory) {
     kind_ = FileKind::checkpoint_directory;
     entries_ = model_.entries();
+    metadata_ = model_.metadata();
   }
 
   at::Tensor read(size_t index) override { return model_.read(index); }
 
-  std::vector<std::string> damage() override {
+  std::vector<std::string> damage(const Progress& progress) override {
     std::vector<std::string> damaged;
+    uint64_t all = 0;
+    for (const auto& [name, digest] : manifest_.files) all += digest.bytes;
+    Meter meter(progress, all);
     for (const auto& [name, expected] : manifest_.files) {
       const formats::InputFile file(directory_ / name);
       Hasher hasher;
-      for_each_piece(file, 0, file.size(), [&](auto piece) { hasher.update(piece); });
+      for_each_piece(file, 0, file.size(), meter, [&](auto piece) { hasher.update(piece); });
       if (hasher.digest() == expected) continue;
       damaged.push_back(concat(name, ": its checksum is ", hash_text(hasher.digest().hash),
                                ", expected ", hash_text(expected.hash)));

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,12 +29,20 @@ class WeightsFile {
   const std::vector<WeightEntry>& entries() const { return entries_; }
   /// On the CPU. Tensors that shared memory share it again while one of them is alive.
   virtual at::Tensor read(size_t index) = 0;
-  /// Reads all bytes and compares checksums where the format has them; names of what is damaged.
-  virtual std::vector<std::string> damage() = 0;
+  /// What the file says about itself, where its format has room for that (safetensors).
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+  /// Called with the bytes that have been checked and their whole number.
+  using Progress = std::function<void(uint64_t done, uint64_t all)>;
+  /// Reads all bytes and compares them with the checksums; names what is damaged. Formats without
+  /// checksums have nothing to compare (has_checksums).
+  virtual std::vector<std::string> damage(const Progress& progress) = 0;
+  virtual bool has_checksums() const { return true; }
 
  protected:
   formats::FileKind kind_ = formats::FileKind::unknown;
   std::vector<WeightEntry> entries_;
+  std::map<std::string, std::string> metadata_;
 };
 
 /// A checkpoint directory (its model), a safetensors file, torch.save's files, LibTorch's archives

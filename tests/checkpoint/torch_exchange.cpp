@@ -1,19 +1,27 @@
-// Reads a torch.save file and writes what it holds to another: torch_exchange IN OUT [SELECT]. A
-// refused file ends with 1 and the message on standard error.
-#include <cstdio>
+// Reads torch.save files and writes what they hold to others. Each line of standard input is
+// IN<tab>OUT<tab>SELECT; each gets a line on standard output: "ok", or the message of the error.
+#include <iostream>
+#include <sstream>
+#include <string>
 
 #include "bellows/checkpoint/torch_file.h"
 #include "bellows/core/error.h"
 
-int main(int argc, char** argv) {
-  if (argc < 3 || argc > 4) return 2;
-  try {
-    namespace checkpoint = bellows::checkpoint;
-    const std::string_view select = argc == 4 ? argv[3] : "";
-    checkpoint::write_torch_file(argv[2], checkpoint::read_torch_file(argv[1], select));
-  } catch (const bellows::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
+int main() {
+  namespace checkpoint = bellows::checkpoint;
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    std::istringstream words(line);
+    std::string in, out, select;
+    std::getline(words, in, '\t');
+    std::getline(words, out, '\t');
+    std::getline(words, select);
+    try {
+      checkpoint::write_torch_file(out, checkpoint::read_torch_file(in, select));
+      std::cout << "ok" << std::endl;
+    } catch (const bellows::Error& error) {
+      std::cout << error.what() << std::endl;
+    }
   }
   return 0;
 }
