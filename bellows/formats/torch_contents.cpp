@@ -37,8 +37,7 @@ std::optional<int64_t> number_in(const InputBytes& file, const ZipDirectory& dir
                                  const std::string& name) {
   const auto entry = directory.find(name);
   if (entry == directory.end()) return std::nullopt;
-  const std::string text =
-      file.text(entry->second.offset, std::min<uint64_t>(entry->second.bytes, 20));
+  const std::string text = first_bytes(file, entry->second, 20);
   int64_t number = 0;
   if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc()) {
     throw CorruptFileError(file.path(), "its entry '" + name + "' is no number");
@@ -178,7 +177,7 @@ TorchContents read_torch_zip(const InputBytes& file, const ZipDirectory& directo
   check_version(file, directory, prefix + "version", kNewestTorchArchive);
   check_version(file, directory, prefix + ".format_version", 1);
   if (const auto order = directory.find(prefix + "byteorder"); order != directory.end()) {
-    if (file.text(order->second.offset, std::min<uint64_t>(order->second.bytes, 8)) == "big") {
+    if (first_bytes(file, order->second, 8) == "big") {
       refuse_big_endian(file);
     }
   }
