@@ -15,6 +15,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
 #include "bellows/core/thread_pool.h"
+#include "bellows/formats/file_kind.h"
 
 namespace bellows::checkpoint {
 namespace {
@@ -114,6 +115,7 @@ std::vector<uint64_t> read_blocks(const InputFile& file, const std::vector<Segme
 
 NamedTensors read(const fs::path& path, Metadata* metadata, const Digest* expected) {
   const InputFile file(path);
+  formats::refuse_other_kind(path, formats::FileKind::safetensors, "a safetensors file");
   std::string prefix = read_prefix(path, file);
   Header header =
       parse_header(path, std::string_view(prefix).substr(8), file.size() - prefix.size());

@@ -204,7 +204,7 @@ NamedTensors read_weights_file(const fs::path& path, std::string_view select) {
   const std::unique_ptr<WeightsFile> file = open_weights_file(path, select);
   NamedTensors tensors;
   for (size_t i = 0; i < file->entries().size(); ++i) {
-    tensors.emplace_back(file->entries()[i].name, file->read(i));
+    tensors.emplace_back(file->entries()[i].name, file->read(i).detach());
   }
   return tensors;
 }

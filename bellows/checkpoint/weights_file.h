@@ -51,7 +51,7 @@ class WeightsFile {
 std::unique_ptr<WeightsFile> open_weights_file(const std::filesystem::path& path,
                                                std::string_view select = {});
 
-/// All of it.
+/// All of it, detached.
 NamedTensors read_weights_file(const std::filesystem::path& path, std::string_view select = {});
 
 }  // namespace bellows::checkpoint

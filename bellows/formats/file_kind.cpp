@@ -123,9 +123,11 @@ FileKind kind_of_zip(const InputBytes& file) {
     directory = read_zip_directory(file);
   } catch (const FileError&) {
     throw;
-  } catch (const Error&) {  // damaged: torch.save's first entry tells in most cases
-    const std::string start = file.text(0, std::min<uint64_t>(file.size(), 4096));
-    const bool torch = start.find("data.pkl") != std::string::npos;
+  } catch (const Error&) {          // damaged; torch.save's first entry tells
+    constexpr size_t kHeader = 30;  // before an entry's name
+    const std::string start = file.text(0, std::min<uint64_t>(file.size(), 512));
+    const size_t pickle = start.find("data.pkl");
+    const bool torch = pickle != std::string::npos && start.find("PK", kHeader) > pickle;
     return torch ? FileKind::torch_save : FileKind::zip;
   }
   const auto holds = [&](std::string_view ending) {
@@ -227,6 +229,15 @@ std::string describe(FileKind kind) {
 void refuse_kind(const fs::path& path, FileKind kind, std::string_view expected) {
   throw ValueError(path.string() + ": is " + std::string(name(kind)) + ", expected " +
                    std::string(expected) + "; " + std::string(right_call(kind)));
+}
+
+void refuse_other_kind(const fs::path& path, FileKind own, std::string_view expected) {
+  const FileKind kind = kind_of(path);
+  const bool unclear = kind == FileKind::unknown || kind == FileKind::empty ||
+                       kind == FileKind::zip || kind == FileKind::text;
+  if (kind != own && !unclear) {
+    refuse_kind(path, kind, expected);
+  }
 }
 
 }  // namespace bellows::formats

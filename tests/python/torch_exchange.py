@@ -12,6 +12,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 
 import torch
@@ -216,6 +217,37 @@ def hostile(marker):
                                     + argument + b"NtR.")
 
 
+def bombs():
+    """Small pickles that would become large, or endless."""
+    yield "pairs of pairs", b"\x80\x02)" + b"2\x86" * 60 + b"."
+    yield "text in pairs of pairs", b"\x80\x02X\x00\x10\x00\x00" + b"a" * 4096 + b"2\x86" * 30 + b"."
+    yield "deep lists", b"\x80\x02" + b"]" * 1_000_000 + b"a" * 999_999 + b"."
+    yield "deep tuples", b"\x80\x02)" + b"\x85" * 1_000_000 + b"."
+    yield "a list in itself", b"\x80\x02]q\x00h\x00a."
+    yield "a dictionary in itself", b"\x80\x02}q\x00K\x01h\x00s."
+    yield "millions of Nones", b"\x80\x02(" + b"N" * 8_000_000 + b"l."
+    yield "a copied list", b"\x80\x02](" + b"N" * 100_000 + b"eq\x00(" + b"cbuiltins\nset\n(h\x00tR" * 10_000 + b"l."
+    for opcode in (b"X\xff\xff\xff\x7f", b"\x8d" + b"\xff" * 8, b"\x8d" + bytes(7) + b"\x80", b"\x8b\xff\xff\xff\x7f",
+                   b"\x8b\xff\xff\xff\xff", b"B\xff\xff\xff\xff", b"\x96" + b"\xff" * 8, b"\x95" + b"\xff" * 8):
+        yield f"length {opcode!r}", b"\x80\x05" + opcode + b"."
+    storage = b"((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK%ctQ%s%s%st"
+    rebuild = b"\x80\x02ctorch._utils\n_rebuild_tensor\n" + storage + b"R."
+    most = b"\x8a\x08" + b"\xff" * 7 + b"\x7f"
+    minus = b"J\xff\xff\xff\xff"
+    for what, elements, *view in (("storage of another size", b"\x03", b"K\x00", b"K\x02\x85", b"K\x01\x85"),
+                                  ("offset past the end", b"\x02", b"K\x02", b"K\x01\x85", b"K\x01\x85"),
+                                  ("size past the end", b"\x02", b"K\x00", b"K\x03\x85", b"K\x01\x85"),
+                                  ("stride past the end", b"\x02", b"K\x00", b"K\x02\x85", b"K\x02\x85"),
+                                  ("negative offset", b"\x02", minus, b"K\x01\x85", b"K\x01\x85"),
+                                  ("negative size", b"\x02", b"K\x00", minus + b"\x85", b"K\x01\x85"),
+                                  ("negative stride", b"\x02", b"K\x01", b"K\x02\x85", minus + b"\x85"),
+                                  ("huge size", b"\x02", b"K\x00", most + b"\x85", b"K\x00\x85"),
+                                  ("huge stride", b"\x02", b"K\x00", b"K\x02\x85", most + b"\x85"),
+                                  ("huge product", b"\x02", b"K\x00", most + most + b"\x86", b"K\x00K\x00\x86"),
+                                  ("fewer strides", b"\x02", b"K\x00", b"K\x02\x85", b")")):
+        yield what, rebuild % (elements, *view)
+
+
 def check_refusals(folder):
     source, target, marker = folder / "bad.pt", folder / "out.pt", folder / "made by code"
 
@@ -230,6 +262,11 @@ def check_refusals(folder):
     for what, pickled in hostile(marker):
         archive(source, pickled)
         refused(what, *([] if what in ("EXT1", "as a rebuild function") else ["os.mkdir"]))
+    for what, pickled in bombs():
+        archive(source, pickled, [("0", bytes(8))])
+        started = time.monotonic()
+        refused(what)
+        assert time.monotonic() - started < 5, what
     for zipped in (True, False):
         torch.save({"a": torch.ones(1), "x": Runs(marker)}, source, _use_new_zipfile_serialization=zipped)
         refused("code beside tensors", "mkdir")
