@@ -33,6 +33,8 @@ TEST_F(FileKindTest, FilesOfPythonAreToldApart) {
   EXPECT_EQ(kind_of(corpus / "legacy.pt"), FileKind::torch_save_legacy);
   EXPECT_EQ(kind_of(corpus / "module.pt"), FileKind::torch_module);
   EXPECT_EQ(kind_of(corpus / "script.pt"), FileKind::torchscript);
+  EXPECT_EQ(kind_of(corpus / "libtorch.pt"), FileKind::libtorch_archive);
+  EXPECT_EQ(kind_of(corpus / "libtorch_optimizer.pt"), FileKind::libtorch_optimizer);
   EXPECT_EQ(kind_of(fs::path(CORPUS) / "safetensors" / "all"), FileKind::safetensors);
   EXPECT_EQ(kind_of(fs::path(CORPUS) / "pickle" / "plain2"), FileKind::pickle);
 }
