@@ -6,7 +6,11 @@
 // Without exceptions the line above is the one error; LibTorch's headers would add a page.
 #if !defined(__GNUC__) || defined(__EXCEPTIONS)
 #include "bellows/checkpoint/checkpoint.h"
+#include "bellows/checkpoint/py_value.h"
+#include "bellows/checkpoint/python_optimizer.h"
 #include "bellows/checkpoint/safetensors.h"
+#include "bellows/checkpoint/torch_file.h"
+#include "bellows/checkpoint/weights_file.h"
 #include "bellows/core/clock.h"
 #include "bellows/core/cuda_driver.h"
 #include "bellows/core/cuda_state.h"
@@ -54,6 +58,7 @@
 #include "bellows/device/seed.h"
 #include "bellows/device/sim.h"
 #include "bellows/device/stream.h"
+#include "bellows/formats/file_kind.h"
 #include "bellows/nn/from_torchscript.h"
 #include "bellows/nn/model.h"
 #include "bellows/nn/registry.h"

@@ -31,6 +31,7 @@ constexpr std::array kCommands = {
     Command{"train", "Train the model that a configuration file describes"},
     Command{"eval", "Evaluate a run or a checkpoint on its test data"},
     Command{"data", "Inspect data sets; measure how fast they are read"},
+    Command{"checkpoint", "Inspect, verify, convert and compare files of weights"},
     Command{"models", "List the models that a configuration can name"},
     Command{"doctor", "Print what this machine, its LibTorch and its devices are like"},
 };
@@ -40,7 +41,7 @@ void print_help(std::ostream& out) {
          ": training for PyTorch models in C++\n\n"
          "Usage: bellows [--libtorch DIR] COMMAND [ARGUMENTS]\n\nCommands:\n";
   for (const auto& command : kCommands) {
-    out << "  " << command.name << std::string(10 - std::strlen(command.name), ' ') << command.help
+    out << "  " << command.name << std::string(12 - std::strlen(command.name), ' ') << command.help
         << '\n';
   }
   out << "\nOptions:\n"

@@ -10,6 +10,7 @@
 #include "bellows/device/init.h"
 #include "bellows/nn/registry.h"
 #include "bellows/train/train_main.h"
+#include "cli/checkpoint_command.h"
 #include "cli/data_command.h"
 
 namespace {
@@ -45,6 +46,7 @@ int main(int argc, char** argv) {
   try {
     if (command == "eval") return bellows::eval_main(argc - 1, argv + 1);
     if (command == "data") return bellows::cli::data_command(argc - 1, argv + 1);
+    if (command == "checkpoint") return bellows::cli::checkpoint_command(argc - 1, argv + 1);
     if (command == "models" && argc == 2) return models();
     if (command == "devices" && argc == 2) return devices();
   } catch (const std::exception& error) {
@@ -56,9 +58,9 @@ int main(int argc, char** argv) {
         << "bellows models: takes no arguments; it lists the models that a configuration can name"
         << std::endl;
   } else {
-    std::cerr
-        << "bellows-torch: expected train, eval, data, models or devices; it is started by bellows"
-        << std::endl;
+    std::cerr << "bellows-torch: expected train, eval, data, checkpoint, models or devices; it is "
+                 "started by bellows"
+              << std::endl;
   }
   return static_cast<int>(bellows::ExitCode::usage);
 }

@@ -6,7 +6,7 @@ Usage: tools/check_docs.py [FILE.md…]   (default: every Markdown file that git
 - Relative links lead to a file that exists, and to one of its headings where they name one.
 - In ```sh blocks: a `make` target exists, and so do programs and scripts of the project (tools/, build/release/bin/).
 - In ```cpp test blocks: the code compiles on its own, with the LibTorch of the build.
-- A ```cpp block under `<!-- the same as FILE -->` is that file, which the tests compile and run.
+- A ```cpp or ```python block under `<!-- the same as FILE -->` is that file, which the tests compile and run.
 
 Prints one line a fault; exits 1 where there is one.
 """
@@ -21,7 +21,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("BUILD_DIR", ROOT / "build/release"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-COPY = re.compile(r"<!-- the same as (\S+) -->\n```cpp\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COPY = re.compile(r"<!-- the same as (\S+) -->\n```(?:cpp|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

@@ -10,6 +10,7 @@
 #include "bellows/checkpoint/manifest.h"
 #include "bellows/checkpoint/safetensors_io.h"
 #include "bellows/checkpoint/tree_json.h"
+#include "bellows/checkpoint/weights_file.h"
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
 #include "bellows/core/log.h"
@@ -126,6 +127,9 @@ fs::path save(const fs::path& root, int64_t step, const nn::Model& model, const 
 
 void load(const fs::path& directory, const nn::Model& model, const MutableParts& parts) {
   check_names(parts);
+  if (fs::is_regular_file(directory)) {
+    formats::refuse_kind(directory, formats::kind_of(directory), "a checkpoint directory");
+  }
   const Manifest manifest = read_manifest(directory);
   for (const auto& [name, part] : parts) {
     if (manifest.parts.contains(name)) continue;
@@ -155,7 +159,7 @@ void load_weights(const fs::path& path, const nn::Model& model) {
   if (fs::is_directory(path)) {
     model.load_state_dict(read_weights(path, read_manifest(path)));
   } else {
-    model.load_state_dict(read_safetensors(path));
+    model.load_state_dict(read_weights_file(path));
   }
 }
 

@@ -46,7 +46,9 @@ std::filesystem::path save(const std::filesystem::path& root, int64_t step, cons
 void load(const std::filesystem::path& directory, const nn::Model& model,
           const MutableParts& parts);
 
-/// Weights only: from a checkpoint directory or a .safetensors file.
+/// Weights only: from a checkpoint directory, a safetensors file, a state dict that Python's
+/// torch.save wrote, an archive of LibTorch's torch::save, or TorchScript's parameters and buffers;
+/// told apart by content. Throws as read_weights_file and Model::load_state_dict.
 void load_weights(const std::filesystem::path& path, const nn::Model& model);
 
 /// Where checkpoint `step` is, or would be.

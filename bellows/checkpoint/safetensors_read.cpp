@@ -17,6 +17,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
 #include "bellows/core/thread_pool.h"
+#include "bellows/formats/file_kind.h"
 
 namespace bellows::checkpoint {
 namespace {
@@ -92,6 +93,7 @@ void advise_large_pages(const at::Tensor& tensor) {
 
 struct SafetensorsFile::State {
   State(const fs::path& path, Checksums wanted) : file(path) {
+    formats::refuse_other_kind(path, formats::FileKind::safetensors, "a safetensors file");
     const std::string text = read_header(file);
     data_begin = 8 + text.size();
     header_hash = hash_of(text);

@@ -9,6 +9,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
+#include "bellows/formats/file_kind.h"
 
 namespace bellows::nn {
 namespace {
@@ -230,6 +231,7 @@ Model from_torchscript(const torch::jit::Module& module) {
 Model load_torchscript(const std::filesystem::path& path) {
   if (std::ifstream file(path); !file || std::filesystem::is_directory(path))
     throw FileError(path, "open", file ? EISDIR : errno);
+  formats::refuse_other_kind(path, formats::FileKind::torchscript, "a TorchScript archive");
   std::string why;
   try {
     return from_torchscript(torch::jit::load(path.string(), c10::Device(c10::kCPU)));

@@ -1,33 +1,73 @@
 #!/usr/bin/env bash
-# Runs libFuzzer, with the address and undefined-behaviour sanitizers, on the readers of data files.
-#   tests/fuzz/fuzz.sh [RUNS [READER…]]      default: 100000 runs of each; needs clang++-14
-# A corpus is kept in build/fuzz/corpus; an input that fails is written beside it and named.
+# Runs libFuzzer, with the address and undefined-behaviour sanitizers, on the readers of files, and prints which parts
+# of their code the inputs reached.
+#   tests/fuzz/fuzz.sh [RUNS [READER…]]      default: 100000 runs of each; needs clang++-14 and llvm-14
+#   SECONDS_EACH=1200 tests/fuzz/fuzz.sh -1  runs each for that long
+# The corpus that is committed (tests/fuzz/corpus, seeds.cpp) grows in build/fuzz/corpus; an input that fails is
+# written to build/fuzz and named. Readers of checkpoints may take 16 MiB and twice the input at once (inputs are small).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 runs=${1:-100000}
 readers=("${@:2}")
-[ ${#readers[@]} -gt 0 ] || readers=(idx cifar npy csv tar image)
-command -v clang++-14 >/dev/null || { echo "tests/fuzz/fuzz.sh: clang++-14 is not installed" >&2; exit 3; }
+[ ${#readers[@]} -gt 0 ] || readers=(idx cifar npy csv tar image safetensors pickle torch config)
+for tool in clang++-14 llvm-profdata-14 llvm-cov-14; do
+  command -v $tool >/dev/null || { echo "tests/fuzz/fuzz.sh: $tool is not installed" >&2; exit 3; }
+done
+
+# Sources of a reader, whose coverage is printed.
+sources_of() {
+  case $1 in
+    safetensors) echo bellows/checkpoint/safetensors_header.cpp ;;
+    pickle) echo bellows/formats/pickle_{calls,heap,machine}.cpp ;;
+    torch) echo bellows/formats/{file_kind,input_bytes,torch_contents,zip_directory}.cpp ;;
+    config) echo bellows/train/config.cpp bellows/core/options.cpp ;;
+    image) echo bellows/data/{image_codec,jpeg_codec,png_codec}.cpp ;;
+    *) echo "bellows/data/$1_file.cpp" ;;
+  esac
+}
+# Bytes that one allocation may take, in MiB.
+most_at_once() {
+  case $1 in
+    safetensors | pickle | torch) echo 16 ;;
+    *) echo 0 ;;  # any
+  esac
+}
 
 build=build/fuzz
-mkdir -p "$build"
-flags=(-std=c++20 -I. -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all)
+mkdir -p "$build/corpus"
+flags=(-std=c++20 -I. -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fprofile-instr-generate -fcoverage-mapping)
+compiled=(bellows/core/{error,file,options,text}.cpp bellows/train/config.cpp bellows/checkpoint/safetensors_header.cpp
+  bellows/formats/*.cpp bellows/data/{byte_source,cifar_file,csv_file,idx_file,image_codec,jpeg_codec,npy_file,png_codec,tar_file}.cpp)
 objects=()
-for source in bellows/core/{error,text}.cpp bellows/data/{byte_source,cifar_file,csv_file,idx_file,image_codec,jpeg_codec,npy_file,png_codec,tar_file}.cpp; do
+compile() {
+  [ "$2" -nt "$1" ] || clang++-14 "${flags[@]}" -fsanitize=fuzzer-no-link -c "$1" -o "$2"
+}
+for source in "${compiled[@]}"; do
   object=$build/$(echo "$source" | tr / _).o
-  [ "$object" -nt "$source" ] || clang++-14 "${flags[@]}" -fsanitize=fuzzer-no-link -c "$source" -o "$object"
+  compile "$source" "$object" &
   objects+=("$object")
+  [ $((${#objects[@]} % 2)) = 1 ] || wait
 done
+wait
 libraries=(-ljpeg -lpng -larchive -lz)
 clang++-14 -std=c++20 -I. tests/fuzz/seeds.cpp tests/data/{image_files,support}.cpp -o "$build/seeds" -lgtest "${libraries[@]}"
 "$build/seeds" "$build/corpus"
+cp -r tests/fuzz/corpus/. "$build/corpus"
+mkdir -p "$build/corpus/config"
+cp configs/*.toml "$build/corpus/config"
+
 for reader in "${readers[@]}"; do
   clang++-14 "${flags[@]}" -fsanitize=fuzzer "-DREADER=$reader" tests/fuzz/readers.cpp "${objects[@]}" -o "$build/$reader" "${libraries[@]}"
   log=$build/$reader.log
-  if ! "$build/$reader" -runs="$runs" -seed=1 -max_len=8192 -timeout=10 -rss_limit_mb=1024 \
+  if ! LLVM_PROFILE_FILE=$build/$reader.profraw "$build/$reader" -runs="$runs" -max_total_time="${SECONDS_EACH:-0}" -seed=1 \
+    -max_len=8192 -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb="$(most_at_once "$reader")" \
     -artifact_prefix="$build/$reader-" "$build/corpus/$reader" >"$log" 2>&1; then
     tail -60 "$log"
     exit 1
   fi
-  printf '%-6s %s\n' "$reader" "$(grep DONE "$log")"  # cov: edges of the reader's code that were reached
+  printf '%s: %s\n' "$reader" "$(grep DONE "$log")"
+  llvm-profdata-14 merge "$build/$reader.profraw" -o "$build/$reader.profdata"
+  # shellcheck disable=SC2046
+  llvm-cov-14 report "$build/$reader" -instr-profile="$build/$reader.profdata" -show-branch-summary \
+    $(sources_of "$reader") | awk '/\.cpp/ { printf "  %s: %s of functions, %s of lines, %s of branches\n", $1, $7, $10, $13 }'
 done

@@ -1,4 +1,4 @@
-// The readers of data files under libFuzzer: any bytes are read, or refused by a bellows::Error.
+// The readers of files under libFuzzer: any bytes are read, or refused by a bellows::Error.
 // One program for each reader: compiled with -DREADER=name (tests/fuzz/fuzz.sh).
 #include <cstdint>
 #include <cstdlib>
@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "bellows/checkpoint/safetensors_header.h"
 #include "bellows/core/error.h"
 #include "bellows/data/cifar_file.h"
 #include "bellows/data/csv_file.h"
@@ -15,6 +16,9 @@
 #include "bellows/data/image_codec.h"
 #include "bellows/data/npy_file.h"
 #include "bellows/data/tar_file.h"
+#include "bellows/formats/file_kind.h"
+#include "bellows/formats/torch_contents.h"
+#include "bellows/train/config.h"
 
 namespace {
 
@@ -67,6 +71,41 @@ class MemoryFile {
     pixels.resize(static_cast<size_t>(height * width * options.channels));
     return pixels.data();
   });
+}
+
+// The header ends with the last brace; the data follow.
+[[maybe_unused]] void safetensors(Bytes bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (text.size() < 8) return;
+  const std::string_view header = text.substr(8);
+  const size_t end = header.rfind('}');
+  const size_t length = end == std::string_view::npos ? header.size() : end + 1;
+  bellows::checkpoint::parse_header("file", header.substr(0, length), header.size() - length);
+}
+
+[[maybe_unused]] void pickle(Bytes bytes) {
+  const bellows::formats::InputMemory file(bytes, "file");
+  bellows::formats::pickle::Heap heap("file", bytes.size() + (uint64_t{15} << 20));
+  bellows::formats::pickle::Cursor in(file, 0, file.size());
+  bellows::formats::pickle::load(in, heap);
+}
+
+[[maybe_unused]] void torch(Bytes bytes) {
+  static_cast<void>(bellows::formats::kind_of(MemoryFile(bytes).path()));
+  const bellows::formats::InputMemory file(bytes, "file");
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (bellows::formats::begins_as_legacy_torch(text)) {
+    bellows::formats::read_torch_legacy(file);
+    return;
+  }
+  const auto directory = bellows::formats::read_zip_directory(file);
+  if (const auto prefix = bellows::formats::torch_archive_prefix(directory)) {
+    bellows::formats::read_torch_zip(file, directory, *prefix);
+  }
+}
+
+[[maybe_unused]] void config(Bytes bytes) {
+  bellows::train::Config::load(MemoryFile(bytes).path());
 }
 
 }  // namespace

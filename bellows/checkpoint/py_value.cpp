@@ -1,0 +1,158 @@
+#include "bellows/checkpoint/py_value.h"
+
+#include <array>
+#include <set>
+
+#include "bellows/core/error.h"
+#include "bellows/core/text.h"
+
+namespace bellows::checkpoint {
+namespace {
+
+constexpr std::array<std::string_view, std::variant_size_v<PyValue::Variant>> kKinds = {
+    "NoneType", "bool",   "int",  "float", "complex", "str",
+    "bytes",    "Tensor", "list", "tuple", "set",     "dict"};
+
+template <class T>
+const T& get(const PyValue& value, std::string_view expected) {
+  if (const T* found = std::get_if<T>(&value.variant())) return *found;
+  throw ValueError(concat("Python value: got a ", value.kind(), ", expected a ", expected));
+}
+
+// How a key stands in a tensor's name or a tree; empty for keys that cannot.
+std::string key_text(const PyValue& key) {
+  if (key.is<std::string>()) return key.string();
+  if (key.is<int64_t>()) return std::to_string(key.integer());
+  return "";
+}
+
+class Flattener {
+ public:
+  void visit(const PyValue& value, const std::string& path) {
+    if (value.is<at::Tensor>()) {
+      if (!names_.insert(path).second) {
+        throw ValueError("two tensors come under the name '" + path +
+                         "', expected each name once; take a part of the file");
+      }
+      tensors.emplace_back(path, value.tensor());
+    } else if (const auto* dict = std::get_if<PyDict>(&value.variant())) {
+      for (const auto& [key, item] : dict->items) {
+        visit(item, below(path, key_text(key)));
+      }
+    } else if (value.is<PyList>() || value.is<PyTuple>()) {
+      size_t number = 0;
+      for (const PyValue& item : value.items()) visit(item, below(path, std::to_string(number++)));
+    }
+  }
+  NamedTensors tensors;
+
+ private:
+  static std::string below(const std::string& path, const std::string& name) {
+    return path.empty() ? name : path + "." + name;
+  }
+  std::set<std::string> names_;
+};
+
+}  // namespace
+
+const PyValue* PyDict::find(std::string_view key) const {
+  for (const auto& [own, value] : items) {
+    if (own.is<std::string>() && own.string() == key) return &value;
+  }
+  return nullptr;
+}
+
+void PyDict::add(PyValue key, PyValue value) {
+  items.emplace_back(std::move(key), std::move(value));
+}
+
+std::string_view PyValue::kind() const {
+  return kKinds[value_.index()];
+}
+bool PyValue::boolean() const {
+  return get<bool>(*this, "bool");
+}
+int64_t PyValue::integer() const {
+  return get<int64_t>(*this, "int");
+}
+double PyValue::number() const {
+  return is<int64_t>() ? static_cast<double>(integer()) : get<double>(*this, "float");
+}
+const std::string& PyValue::string() const {
+  return get<std::string>(*this, "str");
+}
+const at::Tensor& PyValue::tensor() const {
+  return get<at::Tensor>(*this, "Tensor");
+}
+const PyDict& PyValue::dict() const {
+  return get<PyDict>(*this, "dict");
+}
+const PyList& PyValue::items() const {
+  return is<PyTuple>() ? std::get<PyTuple>(value_).items : get<PyList>(*this, "list");
+}
+
+const PyValue& PyValue::at(std::string_view key) const {
+  if (const PyValue* found = dict().find(key)) return *found;
+  std::vector<std::string> keys;
+  for (const auto& [own, value] : dict().items) keys.push_back(key_text(own));
+  throw ValueError(concat("Python dict: it has no key '", key, "', only: ", join(keys)));
+}
+
+NamedTensors flatten(const PyValue& value) {
+  Flattener flattener;
+  flattener.visit(value, "");
+  return std::move(flattener.tensors);
+}
+
+PyValue state_dict_of(const NamedTensors& tensors) {
+  PyDict dict{.items = {}, .ordered = true};
+  for (const auto& [name, tensor] : tensors) dict.add(name, tensor);
+  return dict;
+}
+
+Tree to_tree(const PyValue& value) {
+  const auto list_of = [](const std::vector<PyValue>& items) {
+    Tree::List list;
+    for (const PyValue& item : items) list.push_back(to_tree(item));
+    return Tree(std::move(list));
+  };
+  if (value.is_none()) return {};
+  if (value.is<bool>()) return value.boolean();
+  if (value.is<int64_t>()) return value.integer();
+  if (value.is<double>()) return value.number();
+  if (value.is<std::string>()) return value.string();
+  if (value.is<at::Tensor>()) return value.tensor();
+  if (value.is<PySet>()) return list_of(std::get<PySet>(value.variant()).items);
+  if (value.is<PyList>() || value.is<PyTuple>()) return list_of(value.items());
+  if (!value.is<PyDict>())
+    throw ValueError(concat("Python value: a tree cannot hold a ", value.kind()));
+  Tree::Dict dict;
+  for (const auto& [key, item] : value.dict().items) {
+    if (!key.is<std::string>() && !key.is<int64_t>()) {
+      throw ValueError(concat("Python value: a tree cannot hold a key that is a ", key.kind()));
+    }
+    if (!dict.emplace(key_text(key), to_tree(item)).second) {
+      throw ValueError("Python value: two keys become '" + key_text(key) + "' in a tree");
+    }
+  }
+  return dict;
+}
+
+PyValue from_tree(const Tree& tree) {
+  if (tree.empty()) return {};
+  if (tree.is_bool()) return tree.boolean();
+  if (tree.is_int()) return tree.integer();
+  if (tree.is_double()) return tree.number();
+  if (tree.is_string()) return tree.string();
+  if (tree.is_tensor()) return tree.tensor();
+  if (tree.is_list()) {
+    PyList list;
+    for (const Tree& item : tree.list()) list.push_back(from_tree(item));
+    return list;
+  }
+  PyDict dict;
+  for (const auto& [key, item] : tree.dict()) dict.add(key, from_tree(item));
+  return dict;
+}
+
+}  // namespace bellows::checkpoint
