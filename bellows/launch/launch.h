@@ -44,8 +44,8 @@ struct Options {
 };
 
 /// Runs the job to its end; ranks' lines and reports go to the descriptors `out` and `err`.
-/// Returns the exit code: 0 when all ranks returned 0; the code of the rank that failed first, 128 +
-/// n where signal n ended it; 75 when all saved on request; 128 + n when signal n was to end the
+/// Returns the exit code: 0 when all ranks returned 0; the code of the rank that failed first, 128
+/// + n where signal n ended it; 75 when all saved on request; 128 + n when signal n was to end the
 /// job and something did not save. Takes over the process: call it from its only thread, with
 /// nothing else that waits for children. Throws ValueError for a program that cannot be run and
 /// EnvironmentError where the machine lacks something (a port, descriptors, a writable log folder);
