@@ -7,6 +7,8 @@
 #if !defined(__GNUC__) || defined(__EXCEPTIONS)
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/checkpoint/safetensors.h"
+#include "bellows/core/agent_client.h"
+#include "bellows/core/agent_protocol.h"
 #include "bellows/core/clock.h"
 #include "bellows/core/cuda_driver.h"
 #include "bellows/core/cuda_state.h"
@@ -54,6 +56,8 @@
 #include "bellows/device/seed.h"
 #include "bellows/device/sim.h"
 #include "bellows/device/stream.h"
+#include "bellows/launch/flags.h"
+#include "bellows/launch/launch.h"
 #include "bellows/nn/from_torchscript.h"
 #include "bellows/nn/model.h"
 #include "bellows/nn/registry.h"

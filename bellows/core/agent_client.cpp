@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <mutex>
 #include <netinet/in.h>
+#include <poll.h>
 #include <string>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -26,14 +27,21 @@ constinit std::atomic<int64_t> lost{0};
 constinit std::atomic<int64_t> stop_seconds{-1};
 constinit std::atomic<std::terminate_handler> handler_before{nullptr};
 
-void send_now(Message message) noexcept {
+constexpr int kPatienceMilliseconds = 1000;
+
+/// `patient`: waits a moment for room, for what must not be lost and is not part of training.
+void send_now(Message message, bool patient = false) noexcept {
   const int fd = channel.load(std::memory_order_relaxed);
   if (fd < 0) return;
   const int error = errno;
   if (const int64_t count = lost.exchange(0); count > 0) message.lost = count;
   std::array<char, kLongestPacket> buffer;  // NOLINT: filled by encode
   const size_t size = encode(message, buffer);
-  const ssize_t sent = ::send(fd, buffer.data(), size, MSG_DONTWAIT | MSG_NOSIGNAL);
+  ssize_t sent = ::send(fd, buffer.data(), size, MSG_DONTWAIT | MSG_NOSIGNAL);
+  pollfd room{fd, POLLOUT, 0};
+  if (sent < 0 && patient && ::poll(&room, 1, kPatienceMilliseconds) == 1) {
+    sent = ::send(fd, buffer.data(), size, MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
   if (sent < 0) lost += 1 + (message.lost > 0 ? message.lost : 0);
   errno = error;
 }
@@ -122,7 +130,7 @@ bool connect_once() {
   hello.rank = number<int64_t>(std::getenv("RANK")).value_or(-1);
   hello.pid = ::getpid();
   hello.secret = secret;
-  send_now(hello);
+  send_now(hello, true);
   handler_before = std::set_terminate(on_terminate);
   std::atexit(say_bye);
   return true;
@@ -171,7 +179,7 @@ void exception(std::string_view text) noexcept {
   Message message;
   message.kind = Kind::exception;
   message.text = text;
-  send_now(message);
+  send_now(message, true);
 }
 
 std::optional<std::chrono::seconds> stop_requested() noexcept {

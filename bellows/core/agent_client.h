@@ -31,6 +31,7 @@ void collective(std::string_view name, int64_t sequence, int64_t bucket = -1) no
 void collective_done(int64_t sequence) noexcept;
 
 /// The text of an error that is about to end the process, for programs that catch it themselves.
+/// Waits for room, at most a second.
 void exception(std::string_view text) noexcept;
 
 /// Whether the launcher has asked this rank to save and end, and within how many seconds. Reads the

@@ -3,6 +3,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include "bellows/core/agent_protocol.h"
@@ -19,6 +20,12 @@ std::string ago(Clock::Duration since) {
   return text.data();
 }
 
+/// Whether nobody holds the other end any more: an empty packet reads the same.
+bool hung_up(int socket) {
+  pollfd entry{socket, 0, 0};
+  return ::poll(&entry, 1, 0) == 1 && (entry.revents & (POLLHUP | POLLERR)) != 0;
+}
+
 }  // namespace
 
 int AgentPeer::drain() {
@@ -29,12 +36,12 @@ int AgentPeer::drain() {
         ::recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT | MSG_TRUNC);
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    if (size <= 0) {
-      socket_.close();  // nobody holds the other end any more; an empty packet is none of ours
+    if (size < 0 || (size == 0 && hung_up(socket_.get()))) {
+      socket_.close();
       break;
     }
     ++packets;
-    if (static_cast<size_t>(size) > buffer.size()) {
+    if (size == 0 || static_cast<size_t>(size) > buffer.size()) {
       ++refused_;
     } else {
       take({buffer.data(), static_cast<size_t>(size)});

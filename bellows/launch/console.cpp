@@ -6,6 +6,7 @@
 #include <string_view>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
 
 #include <climits>
 
@@ -40,20 +41,20 @@ bool Sink::takes_more() const {
 }
 
 void Sink::flush() {
-  size_t done = 0;
-  while (!broken_ && done < queue_.size()) {
+  while (!broken_ && pending()) {
     if (!file_ && !takes_more()) break;
-    const std::string_view rest = std::string_view(queue_).substr(done);
+    const std::string_view rest = std::string_view(queue_).substr(written_);
     const ssize_t count = ::write(fd_, rest.data(), file_ ? rest.size() : piece_of(rest));
     if (count > 0) {
-      done += static_cast<size_t>(count);
+      written_ += static_cast<size_t>(count);
     } else if (errno == EAGAIN) {
       break;
     } else if (errno != EINTR) {
       broken_ = true;
     }
   }
-  queue_.erase(0, broken_ ? queue_.size() : done);
+  if (broken_) written_ = queue_.size();
+  if (written_ * 2 > queue_.size()) queue_.erase(0, std::exchange(written_, 0));
 }
 
 Console::Console(int out, int err)

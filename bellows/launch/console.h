@@ -18,8 +18,8 @@ class Sink {
   /// Writes what the reader takes now. A reader that has gone, or a full disk, ends the sink:
   /// from then on everything is dropped.
   void flush();
-  bool pending() const { return !queue_.empty(); }
-  bool full() const { return queue_.size() > kFull; }
+  bool pending() const { return queue_.size() > written_; }
+  bool full() const { return queue_.size() - written_ > kFull; }
   int fd() const { return fd_; }
 
  private:
@@ -29,6 +29,7 @@ class Sink {
   bool file_ = false;  // a regular file takes everything at once
   bool broken_ = false;
   std::string queue_;
+  size_t written_ = 0;  // bytes at its beginning that need not be kept
 };
 
 /// Both; one sink where both descriptors are the same file, so that lines do not mix.

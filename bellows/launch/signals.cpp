@@ -23,6 +23,7 @@ SignalQueue::SignalQueue(const std::set<int>& more) {
   ::sigaction(SIGCHLD, &plain, &child_);  // ignored, it would hide how ranks end
   plain.sa_handler = SIG_IGN;
   ::sigaction(SIGPIPE, &plain, &pipe_);
+  ::sigaction(SIGXFSZ, &plain, &size_);
   std::set<int> wanted{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT};
   wanted.insert(more.begin(), more.end());
   sigset_t set;
@@ -44,6 +45,7 @@ SignalQueue::SignalQueue(const std::set<int>& more) {
 SignalQueue::~SignalQueue() {
   ::sigprocmask(SIG_SETMASK, &before_, nullptr);
   ::sigaction(SIGPIPE, &pipe_, nullptr);
+  ::sigaction(SIGXFSZ, &size_, nullptr);
   ::sigaction(SIGCHLD, &child_, nullptr);
 }
 
@@ -55,6 +57,7 @@ std::optional<int> SignalQueue::next() const {
 
 void SignalQueue::restore() const {
   ::sigaction(SIGPIPE, &pipe_, nullptr);
+  ::sigaction(SIGXFSZ, &size_, nullptr);
   ::sigprocmask(SIG_SETMASK, &programs_, nullptr);
 }
 

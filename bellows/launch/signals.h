@@ -13,7 +13,8 @@ namespace bellows::launch {
 class SignalQueue {
  public:
   /// Blocks SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT and `more` in this thread.
-  /// Those that the parent had ignored (nohup) stay ignored. SIGPIPE becomes an error of the write.
+  /// Those that the parent had ignored (nohup) stay ignored. SIGPIPE and SIGXFSZ
+  /// become errors of the write.
   explicit SignalQueue(const std::set<int>& more);
   /// As before.
   ~SignalQueue();
@@ -31,7 +32,7 @@ class SignalQueue {
   sigset_t programs_{};  // the mask for programs
   sigset_t before_{};
   struct sigaction pipe_ {
-  }, child_{};
+  }, size_{}, child_{};
 };
 
 /// "SIGKILL"; "signal 34" for one without a name.
