@@ -50,6 +50,15 @@ int AgentPeer::drain() {
   return packets;
 }
 
+void AgentPeer::drain_all() {
+  constexpr int kMost = 100'000;
+  for (int packets = 0; packets < kMost;) {
+    const int more = drain();
+    if (more == 0) break;
+    packets += more;
+  }
+}
+
 void AgentPeer::take(std::string_view packet) {
   const auto message = agent::decode(packet);
   if (!message) {
@@ -85,6 +94,7 @@ void AgentPeer::take(std::string_view packet) {
       break;
     case agent::Kind::exception:
       exception_ = message->text;
+      exception_time_ = now;
       break;
     case agent::Kind::bye:
       left_ = true;

@@ -21,6 +21,9 @@ class AgentPeer {
   int fd() const { return socket_.get(); }
   /// Reads what has come, at most 256 packets; returns how many.
   int drain();
+  /// All that has come: for a rank that has ended, or before its state is shown. Of one that goes
+  /// on sending, at most 100,000.
+  void drain_all();
   /// One packet. It counts only after a hello with this launcher's version, rank and secret.
   void take(std::string_view packet);
   /// Asks the rank to save and end. Never waits.
@@ -28,6 +31,8 @@ class AgentPeer {
 
   /// The text of the exception that the rank has reported last; empty for none.
   const std::string& exception() const { return exception_; }
+  /// When it came.
+  Clock::Duration exception_time() const { return exception_time_; }
   /// "step 12, forward, for 3.2 s; in all_reduce 57 of bucket 3 for 3.1 s", for people.
   std::string describe() const;
 
@@ -47,6 +52,7 @@ class AgentPeer {
   int64_t refused_ = 0, lost_ = 0, other_version_ = -1;
   Doing phase_, collective_;
   std::string exception_;
+  Clock::Duration exception_time_{};
 };
 
 }  // namespace bellows::launch

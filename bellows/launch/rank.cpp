@@ -66,8 +66,9 @@ bool Rank::ended_by(int signal) const {
 void Rank::signal(int number) {
   if (group_gone) return;
   if (::kill(-child.pid, number) != 0) return;
-  if (running()) sent = number;
-  if (number != SIGTSTP) ::kill(-child.pid, SIGCONT);
+  if (number == SIGTSTP || number == SIGCONT) return;
+  if (running() && sent != SIGKILL) sent = number;
+  ::kill(-child.pid, SIGCONT);
 }
 
 void Rank::look_at_group() {

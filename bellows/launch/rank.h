@@ -40,7 +40,7 @@ class Rank {
   RankOutput out, err;
   Clock::Duration started{}, ended{};
   std::optional<int> status;  // as waitpid has it; nothing while it runs
-  int sent = 0;               // the last signal that the launcher sent it
+  int sent = 0;               // with what the launcher has told it to end last
   bool group_gone = false;    // no process of its group is left
 
   bool running() const { return !status; }

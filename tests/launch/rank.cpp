@@ -68,6 +68,16 @@ void act(const std::string& word) {
   if (word == "save") std::exit(75);
   if (word == "throw") throw std::runtime_error("bad data row 12");
   if (word == "throw-on-1" && is_rank("1")) throw std::runtime_error("bad data row 12");
+  if (word == "report-and-linger-on-1" && is_rank("1")) {
+    agent::exception("bad data row 12");
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    std::exit(9);
+  }
+  if (word == "notice") {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    agent::exception("connection reset by peer");
+    std::exit(1);
+  }
   if (word == "throw-number") throw 42;
   if (word == "exec") ::execl("/proc/self/exe", "rank", "connect", nullptr);
   if (word == "master") {

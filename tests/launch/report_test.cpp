@@ -52,6 +52,14 @@ TEST(LaunchReportTest, AnExceptionOfAProgramThatKnowsNothingOfTheLauncherIsInIts
                                 HasSubstr("    |   what():  bad data row 12")));
 }
 
+TEST(LaunchReportTest, ARankThatReportedItsTroubleFirstIsTheFirstHoweverLongItTakesToEnd) {
+  const auto result =
+      launch_rank({"--nproc", "3"}, {"connect", "report-and-linger-on-1", "notice"});
+  EXPECT_EQ(result.exit_code, 9);
+  EXPECT_THAT(result.err, HasSubstr("rank 1 failed first: exit code 9"));
+  EXPECT_THAT(result.err, HasSubstr("exception:\n    | bad data row 12\n"));
+}
+
 TEST(LaunchReportTest, WhatIsThrownNeedNotBeAnException) {
   EXPECT_THAT(launch_rank({}, {"connect", "throw-number"}).err, HasSubstr("exception:\n    | i\n"));
 }
