@@ -163,6 +163,17 @@ TEST(LaunchReportTest, AProgramThatARankStartsDoesNotWriteToADescriptorThatIsNot
   EXPECT_EQ(run({TEST_RANK, "connect"}, {{"BELLOWS_AGENT", "1:::::"}}).out, "alone\n");
 }
 
+TEST(LaunchReportTest, WhoConnectsAfterTheEndOfRankZeroIsRefusedAndDoesNotWait) {
+  const auto result = Process(launch_words({"--nproc", "2", "bash", "-c",
+                                            "[ $RANK = 0 ] && exec \"$0\" master; sleep 0.5; "
+                                            "echo </dev/tcp/127.0.0.1/$MASTER_PORT",
+                                            TEST_RANK}))
+                          .wait(std::chrono::seconds(20));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.out, HasSubstr("[rank 0] listens"));
+  EXPECT_THAT(result.err, HasSubstr("refused"));
+}
+
 TEST(LaunchReportTest, RankZeroAloneIsGivenTheSocketOfItsPortAndOnce) {
   EXPECT_EQ(launch_rank({}, {"master"}).out, "[rank 0] listens0\n");
   const auto two = launch_rank({"--nproc", "2"}, {"master"});

@@ -5,8 +5,14 @@ and once with one that listens on the descriptor it is given.
 """
 
 import os
+import socket
 import subprocess
 import sys
+
+
+def is_listening(descriptor: int) -> bool:
+    copy = socket.socket(fileno=os.dup(descriptor))
+    return copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1 and copy.getsockname()[0] == "127.0.0.1"
 
 
 def rank(listens: str) -> None:
@@ -21,6 +27,8 @@ def rank(listens: str) -> None:
         descriptor = int(os.environ["BELLOWS_MASTER_FD"]) if rank == 0 else None
         store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, rank == 0, limit,
                               master_listen_fd=descriptor)
+        if rank == 0 and not is_listening(descriptor):
+            sys.exit("the store listens elsewhere")
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=limit)
     else:
         dist.init_process_group("gloo", timeout=limit)
