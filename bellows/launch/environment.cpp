@@ -97,6 +97,7 @@ std::map<std::string, std::string> rank_environment(const Options& options,
   };
   for (const auto& [name, value] : ours) all[name] = value;
   all.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  all.emplace("PYTHONUNBUFFERED", "1");  // its lines are seen when they are written
   if (!placement.threads.empty()) all["OMP_NUM_THREADS"] = placement.threads;
   if (options.virtual_local_rank) all["CUDA_VISIBLE_DEVICES"] = device_of(placement.rank);
   // A launcher below another launcher has its own.

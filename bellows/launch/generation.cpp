@@ -128,6 +128,12 @@ void Generation::forget_empty_groups() {
   }
 }
 
+void Generation::ask_strays() {
+  for (const pid_t pid : strays()) {
+    if (asked_.insert(pid).second) ::kill(pid, SIGTERM);
+  }
+}
+
 void Generation::signal(int number, const Rank* spared) {
   for (auto& rank : ranks_) {
     if (&rank != spared) rank.signal(number);

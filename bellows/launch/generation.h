@@ -2,7 +2,7 @@
 #pragma once
 
 #include <deque>
-#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,6 +38,8 @@ class Generation {
   bool gone() const;
   /// Takes note of what has ended since; returns the ranks among it.
   std::vector<Rank*> reap();
+  /// SIGTERM, once, to each process that has left its rank's group and lost its parent since.
+  void ask_strays();
   /// Sends it to everything that is left, except to the rank `spared`.
   void signal(int number, const Rank* spared = nullptr);
 
@@ -50,6 +52,7 @@ class Generation {
   const int number_;
   MasterSocket master_;
   std::deque<Rank> ranks_;
+  std::set<pid_t> asked_;  // of the strays
 };
 
 }  // namespace bellows::launch

@@ -174,6 +174,7 @@ void Launcher::keep_deadlines() {
     spared_until_.reset();
     first_failed_->signal(SIGTERM);
   }
+  if (ending_ && !generation_->any_running()) generation_->ask_strays();
   if (!kill_at_ || now() < *kill_at_) return;
   generation_->signal(SIGKILL);
   kill_at_ = now() + kSweep;  // again and again, until nothing is left

@@ -123,6 +123,17 @@ TEST(LaunchFaultsTest, WhatLeftItsGroupOrIgnoresSignalsIsEndedToo) {
   EXPECT_TRUE(mark.processes().empty());
 }
 
+TEST(LaunchFaultsTest, WhatLeftItsGroupIsAskedFirstAsTheRanksAre) {
+  const Mark mark;
+  const std::string daemon =
+      "setsid sh -c 'trap \"echo asked; exit\" TERM; echo up; while :; do sleep 0.02; done' & ";
+  Process process(shell_job({}, daemon + "sleep 0.5; exit 9"), mark.environment());
+  const auto result = process.wait(10s);
+  EXPECT_EQ(result.exit_code, 9);
+  EXPECT_THAT(result.out, HasSubstr("asked"));
+  EXPECT_TRUE(mark.processes().empty());
+}
+
 TEST(LaunchFaultsTest, WhatAFinishedJobLeftBehindIsEnded) {
   const Mark mark;
   const auto result = launch_shell({"--nproc", "2"}, "sleep 100 & exit 0", mark.environment());

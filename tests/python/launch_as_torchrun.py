@@ -9,9 +9,9 @@ import subprocess
 import sys
 import tempfile
 
-# Drawn for each job, or different on purpose (docs/launching.md); the last two are torchrun's own files and signals.
+# Drawn for each job, or different on purpose (docs/launching.md), or torchrun's own files and signals.
 DIFFERENT = {"MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
-             "TORCHELASTIC_SIGNALS_TO_HANDLE"}
+             "TORCHELASTIC_SIGNALS_TO_HANDLE", "PYTHONUNBUFFERED"}
 CASES = [
     ["--nproc-per-node", "2", "--rdzv-id", "job7", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"],
     ["--nproc_per_node=2", "--role=trainer", "--max-restarts=3", "--rdzv-id", "job7", "--rdzv-backend=c10d",
