@@ -30,7 +30,8 @@ using Time = Clock::Duration;
 constexpr Time kAgentPause = 20ms;      // between two looks at ranks' messages
 constexpr Time kProgressPause = 200ms;  // until a progress bar without a line feed is shown
 constexpr Time kAfterSecondSignal = 1s;
-constexpr Time kSpared = 1s;  // for a rank in trouble to end by itself
+constexpr Time kSettling = 100ms;  // until a program that has just started may answer signals
+constexpr Time kSpared = 1s;       // for a rank in trouble to end by itself
 constexpr Time kSweep = 50ms;
 
 Time now() {
@@ -83,6 +84,11 @@ class Subreaper {
   Subreaper(const Subreaper&) = delete;
   Subreaper& operator=(const Subreaper&) = delete;
 };
+
+/// Ranks know SIGINT and SIGTERM as the request to save; a hang-up is one too.
+int passed_on(int signal) {
+  return signal == SIGINT ? SIGINT : SIGTERM;
+}
 
 class Launcher {
  public:
@@ -143,6 +149,7 @@ class Launcher {
   int stop_signal_ = 0;  // what somebody sent to have the job ended
   int stops_ = 0;        // how often
   bool ending_ = false;
+  std::optional<Time> stop_at_;       // the request to end is passed on
   std::optional<Time> kill_at_;       // SIGKILL for all
   std::optional<Time> spared_until_;  // then the first failed gets its SIGTERM too
   int most_messages_ = -1;            // of a rank in this round
@@ -170,6 +177,11 @@ void Launcher::end_all(int signal) {
 }
 
 void Launcher::keep_deadlines() {
+  if (stop_at_ && !ending_ && now() >= *stop_at_) {
+    const auto within = std::chrono::ceil<std::chrono::seconds>(options_.shutdown_timeout);
+    for (const auto& rank : ranks()) rank.agent.ask_to_stop(within);
+    end_all(passed_on(stop_signal_));
+  }
   if (spared_until_ && now() >= *spared_until_) {
     spared_until_.reset();
     first_failed_->signal(SIGTERM);
@@ -195,15 +207,12 @@ void Launcher::handle_ends() {
 void Launcher::handle_stop(int signal) {
   ++stops_;
   if (stop_signal_ == 0) stop_signal_ = signal;
-  // Ranks know SIGINT and SIGTERM as the request to save; a hang-up is one too.
-  const int passed_on = signal == SIGINT ? SIGINT : SIGTERM;
-  if (!ending_) {
-    const auto within = std::chrono::ceil<std::chrono::seconds>(options_.shutdown_timeout);
-    for (const auto& rank : ranks()) rank.agent.ask_to_stop(within);
-    return end_all(passed_on);
+  if (ending_) {
+    generation_->signal(passed_on(signal));
+    kill_at_ = std::min(*kill_at_, now() + (stops_ > 2 ? 0s : kAfterSecondSignal));
+  } else {
+    stop_at_ = stops_ > 1 ? now() : std::max(now(), ranks().back().started + kSettling);
   }
-  generation_->signal(passed_on);
-  kill_at_ = std::min(*kill_at_, now() + (stops_ > 2 ? 0s : kAfterSecondSignal));
 }
 
 void Launcher::handle_signals() {
@@ -233,6 +242,7 @@ void Launcher::handle_signals() {
 int Launcher::poll_timeout() const {
   Time until = Time::max();
   const auto by = [&](Time time) { until = std::min(until, time); };
+  if (stop_at_ && !ending_) by(*stop_at_);
   if (kill_at_) by(*kill_at_);
   if (spared_until_) by(*spared_until_);
   if (next_agent_ > now()) by(next_agent_);

@@ -74,6 +74,12 @@ class Mark {
   std::string value_ = std::to_string(::getpid()) + "-" + std::to_string(++count) + ".";
 };
 
+void wait_for_lines(Process& process, size_t lines) {
+  while (process.running() && lines_of(process.out_so_far()).size() < lines) {
+    std::this_thread::sleep_for(2ms);
+  }
+}
+
 const std::string kSleeper = "sleep 100 & wait";
 
 TEST(LaunchFaultsTest, ALauncherKilledAtAnyMomentLeavesNothing) {
@@ -125,10 +131,13 @@ TEST(LaunchFaultsTest, WhatLeftItsGroupOrIgnoresSignalsIsEndedToo) {
 
 TEST(LaunchFaultsTest, WhatLeftItsGroupIsAskedFirstAsTheRanksAre) {
   const Mark mark;
-  const std::string daemon =
-      "setsid sh -c 'trap \"echo asked; exit\" TERM; echo up; while :; do sleep 0.02; done' & ";
-  Process process(shell_job({}, daemon + "sleep 0.5; exit 9"), mark.environment());
-  const auto result = process.wait(10s);
+  const TemporaryFolder folder;
+  const std::string up = (folder / "up").string();
+  Process process(shell_job({}, "setsid sh -c 'trap \"echo asked; exit\" TERM; touch " + up +
+                                    "; while :; do sleep 0.02; done' & until [ -e " + up +
+                                    " ]; do sleep 0.02; done; exit 9"),
+                  mark.environment());
+  const auto result = process.wait(20s);
   EXPECT_EQ(result.exit_code, 9);
   EXPECT_THAT(result.out, HasSubstr("asked"));
   EXPECT_TRUE(mark.processes().empty());
@@ -158,18 +167,17 @@ TEST(LaunchFaultsTest, ASignalToTheLaunchersWholeGroupReachesRanksOnce) {
   const Mark mark;
   Process process(
       {"setsid", "--wait", BELLOWS_PROGRAM, "launch", "--nproc", "2", "--", "sh", "-c",
-       "n=0; trap 'n=$((n+1))' INT; i=0; while [ $i -lt 40 ]; do sleep 0.02; i=$((i+1)); "
-       "done; echo signals $n; exit 75"},
+       "n=0; trap 'n=$((n+1))' INT; echo ready; i=0; while [ $i -lt 40 ]; do sleep 0.02; "
+       "i=$((i+1)); done; echo signals $n; exit 75"},
       mark.environment());
-  mark.wait_for(6);
-  std::this_thread::sleep_for(100ms);
+  wait_for_lines(process, 2);
   for (const pid_t pid : mark.processes()) {
     std::ifstream name("/proc/" + std::to_string(pid) + "/comm");
     std::string text;
     std::getline(name, text);
     if (text == "bellows") ::kill(-pid, SIGINT);  // leads a group of its own, as below a shell
   }
-  const auto result = process.wait(10s);
+  const auto result = process.wait(20s);
   EXPECT_EQ(result.exit_code, 75) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("[rank 0] signals 1"), HasSubstr("[rank 1] signals 1")));
 }
@@ -186,9 +194,7 @@ TEST(LaunchFaultsTest, PreemptionIsPassedOnOnceAndIsNoFailure) {
         shell_job({"--nproc", "3", "--max-restarts", "3", "--signals-to-handle", "SIGUSR1"},
                   kSaver),
         mark.environment());
-    while (process.running() && lines_of(process.out_so_far()).size() < 3) {
-      std::this_thread::sleep_for(2ms);
-    }
+    wait_for_lines(process, 3);
     process.signal(signal);
     const auto result = process.wait(10s);
     EXPECT_EQ(result.exit_code, 75) << result.err;
@@ -199,8 +205,13 @@ TEST(LaunchFaultsTest, PreemptionIsPassedOnOnceAndIsNoFailure) {
 }
 
 TEST(LaunchFaultsTest, ARankThatSomebodyElseAskedToSaveTakesTheOthersAlong) {
-  const auto result = launch_shell({"--nproc", "2", "--max-restarts", "1"},
-                                   "[ $RANK = 1 ] && { sleep 0.2; exit 75; }; " + kSaver);
+  Process process(shell_job({"--nproc", "2", "--max-restarts", "1"}, "echo $$; " + kSaver));
+  wait_for_lines(process, 4);
+  std::istringstream words(process.out_so_far());
+  std::string bracket, rank, pid;
+  words >> bracket >> rank >> pid;
+  ::kill(std::stoi(pid), SIGTERM);
+  const auto result = process.wait(20s);
   EXPECT_EQ(result.exit_code, 75) << result.err;
   EXPECT_THAT(result.err, Not(HasSubstr("failed")));
 }
@@ -210,9 +221,7 @@ TEST(LaunchFaultsTest, AFailureWhileSavingIsAFailure) {
       shell_job({"--nproc", "2"},
                 "trap 'echo no space left >&2; exit $((RANK ? 1 : 75))' TERM; echo ready; "
                 "while :; do sleep 0.02; done"));
-  while (process.running() && lines_of(process.out_so_far()).size() < 2) {
-    std::this_thread::sleep_for(2ms);
-  }
+  wait_for_lines(process, 2);
   process.signal(SIGTERM);
   const auto result = process.wait(10s);
   EXPECT_EQ(result.exit_code, 1);
@@ -225,14 +234,9 @@ TEST(LaunchFaultsTest, ASecondSignalEndsAtOnce) {
                             "trap 'echo asked' TERM; echo ready; while :; do sleep "
                             "0.02; done"),
                   mark.environment());
-  const auto wait_for_lines = [&](size_t lines) {
-    while (process.running() && lines_of(process.out_so_far()).size() < lines) {
-      std::this_thread::sleep_for(2ms);
-    }
-  };
-  wait_for_lines(2);
+  wait_for_lines(process, 2);
   process.signal(SIGTERM);
-  wait_for_lines(4);
+  wait_for_lines(process, 4);
   process.signal(SIGTERM);
   EXPECT_EQ(process.wait(4s).exit_code, 128 + SIGTERM);
   EXPECT_TRUE(mark.processes().empty());
@@ -250,11 +254,25 @@ TEST(LaunchFaultsTest, ASignalWhileStartingLosesNoRank) {
   }
 }
 
+TEST(LaunchFaultsTest, ARankThatHasJustStartedIsGivenAMomentToInstallItsHandlers) {
+  const Mark mark;
+  const auto before = std::chrono::steady_clock::now();
+  Process process(shell_job({}, "exec sleep 100"), mark.environment());
+  mark.wait_for(3);
+  process.signal(SIGTERM);
+  EXPECT_EQ(process.wait(10s).exit_code, 128 + SIGTERM);
+  EXPECT_GE(std::chrono::steady_clock::now() - before, 100ms);
+}
+
 TEST(LaunchFaultsTest, AStoppedRankIsSeenAndEnded) {
+  const TemporaryFolder folder;
+  const std::string file = (folder / "pid").string();
   const auto result =
       launch_shell({"--nproc", "2"},
-                   "[ $RANK = 0 ] && kill -STOP $$; [ $RANK = 1 ] && sleep 0.3 && kill "
-                   "-QUIT $PPID && sleep 0.3 && exit 4; sleep 100");
+                   "if [ $RANK = 0 ]; then echo $$ >" + file + "; kill -STOP $$; sleep 100; fi; " +
+                       "until grep -q '^State:.T' /proc/$(cat " + file +
+                       ")/status; do sleep 0.02; done 2>/dev/null; kill -QUIT $PPID; sleep 0.3; "
+                       "exit 4");
   EXPECT_EQ(result.exit_code, 4);
   EXPECT_THAT(result.err, HasSubstr("STOPPED (SIGSTOP)"));
   EXPECT_THAT(result.err, HasSubstr("rank 0: stopped by the launcher (SIGTERM)"));
@@ -314,12 +332,15 @@ TEST(LaunchFaultsTest, OrphansOfRanksDoNotStayAsZombies) {
                             "i=0; while [ $i -lt 50 ]; do (true &); i=$((i+1)); done; echo ready; "
                             "exec sleep 100"),
                   mark.environment());
-  while (process.running() && process.out_so_far().empty()) std::this_thread::sleep_for(2ms);
-  std::this_thread::sleep_for(300ms);
+  wait_for_lines(process, 1);
   const std::string id = std::to_string(process.pid());
-  std::ifstream file("/proc/" + id + "/task/" + id + "/children");
-  const std::vector<pid_t> children{std::istream_iterator<pid_t>(file), {}};
-  EXPECT_EQ(children.size(), 2U);  // the rank and the guard
+  size_t children = 0;
+  for (int i = 0; i < 500 && children != 2; ++i) {
+    std::ifstream file("/proc/" + id + "/task/" + id + "/children");
+    children = static_cast<size_t>(std::distance(std::istream_iterator<pid_t>(file), {}));
+    std::this_thread::sleep_for(10ms);
+  }
+  EXPECT_EQ(children, 2U);  // the rank and the guard
   process.signal(SIGTERM);
   EXPECT_EQ(process.wait(5s).exit_code, 128 + SIGTERM);
 }

@@ -89,10 +89,13 @@ TEST(LaunchReportTest, ASignalIsNamedWithItsLikelyCause) {
 }
 
 TEST(LaunchReportTest, ARankThatDoesNotEndIsKilledAfterTheTimeGivenAndThatIsSaid) {
+  const TemporaryFolder folder;
   const auto start = std::chrono::steady_clock::now();
   const auto result =
       launch_shell({"--nproc", "2", "--shutdown-timeout", "0.5"},
-                   "trap '' TERM; [ $RANK = 1 ] && exit 3; sleep 50 & wait; wait; wait");
+                   "if [ $RANK = 0 ]; then trap '' TERM; touch " + (folder / "ready").string() +
+                       "; while :; do sleep 0.05; done; fi; until [ -e " +
+                       (folder / "ready").string() + " ]; do sleep 0.01; done; exit 3");
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_THAT(result.err, HasSubstr("rank 0: stopped by the launcher (SIGKILL, as it had not ended "
                                     "0.5 s after SIGTERM)"));
