@@ -19,6 +19,7 @@
 #include "bellows/core/text.h"
 #include "cli/doctor.h"
 #include "cli/find_libtorch.h"
+#include "cli/launch.h"
 
 namespace bellows::cli {
 namespace {
@@ -30,6 +31,7 @@ struct Command {
 constexpr std::array kCommands = {
     Command{"train", "Train the model that a configuration file describes"},
     Command{"eval", "Evaluate a run or a checkpoint on its test data"},
+    Command{"launch", "Start the ranks of a job on this machine, as torchrun does"},
     Command{"data", "Inspect data sets; measure how fast they are read"},
     Command{"checkpoint", "Inspect, verify, convert and compare files of weights"},
     Command{"models", "List the models that a configuration can name"},
@@ -121,6 +123,7 @@ int run(std::vector<std::string> words) {
     print_help(std::cerr);
     return static_cast<int>(ExitCode::usage);
   }
+  if (words[0] == "launch") return launch({words.begin() + 1, words.end()});
   if (words[0] != "train") interrupts_end_process();  // only training has something to save
   if (words[0] == "doctor") return doctor({words.begin() + 1, words.end()}, libtorch);
   std::vector<std::string> names;

@@ -1,10 +1,10 @@
 # bellows_module(NAME SOURCES a.cpp … HEADERS a.h … [INTERNAL b.h …] [LIBS lib …])
-# Adds one module's files to the library: to `bellows_core` for core, to `bellows` for all others. Headers
+# Adds one module's files to the library: to `bellows_core` for core and launch, to `bellows` for all others. Headers
 # become part of the installed file set, each checked to compile on its own (target all_verify_interface_header_sets);
 # internal ones are only for this module's own sources.
 function(bellows_module name)
   cmake_parse_arguments(arg "" "" "SOURCES;HEADERS;INTERNAL;LIBS" ${ARGN})
-  if(name STREQUAL "core")
+  if(name MATCHES "^(core|launch)$")
     set(target bellows_core)
   else()
     set(target bellows)
@@ -18,7 +18,7 @@ endfunction()
 
 # bellows_tests(MODULE a_test.cpp … [LIBS lib …] [LABELS l …] [TORCH_NN])
 # One test program per module, one ctest entry per test case; under a sanitizer, which makes each start slow, one
-# per program. The tests of core are linked without LibTorch. With TORCH_NN, torch/nn.h is precompiled.
+# per program. The tests of core and launch are linked without LibTorch. With TORCH_NN, torch/nn.h is precompiled.
 function(bellows_tests module)
   cmake_parse_arguments(arg "TORCH_NN" "" "LIBS;LABELS" ${ARGN})
   if(NOT arg_LABELS)
@@ -28,7 +28,7 @@ function(bellows_tests module)
   add_executable(${target} ${arg_UNPARSED_ARGUMENTS})
   bellows_list_files(test ${arg_UNPARSED_ARGUMENTS})
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
-  if(module STREQUAL "core")
+  if(module MATCHES "^(core|launch)")
     target_link_libraries(${target} PRIVATE bellows_core GTest::gmock_main ${arg_LIBS})
   else()
     target_link_libraries(${target} PRIVATE bellows bellows_test_main ${arg_LIBS})

@@ -8,6 +8,7 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/version.h>
 
+#include "bellows/core/agent_client.h"
 #include "bellows/core/error.h"
 #include "bellows/core/libtorch_info.h"
 #include "bellows/core/text.h"
@@ -107,6 +108,7 @@ const CudaModule* cuda_module() {
 
 void init() {
   if (has_run) return;
+  agent::connect();
   if (sim::enabled() || sim::wanted()) {
     sim::enable();
   } else if (cuda_driver_present()) {

@@ -5,6 +5,7 @@
 
 namespace bellows {
 
+/// Tells `bellows launch`, where that started this process, that it is there (core/agent_client.h).
 /// Where simulated devices are on (sim.h), or BELLOWS_SIM_DEVICES asks for them, leaves CUDA alone
 /// and sees that they are on. Else: opens libtorch_cuda and Bellows' CUDA module where both are on
 /// disk and an NVIDIA driver is present. Idempotent, thread-safe. Costs nothing on a machine

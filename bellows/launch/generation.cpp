@@ -1,0 +1,144 @@
+#include "bellows/launch/generation.h"
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <fstream>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bellows/core/clock.h"
+#include "bellows/launch/environment.h"
+
+namespace bellows::launch {
+namespace {
+
+std::string replaced(std::string text, const std::string& what, const std::string& with) {
+  for (size_t at = text.find(what); at != std::string::npos;
+       at = text.find(what, at + with.size())) {
+    text.replace(at, what.size(), with);
+  }
+  return text;
+}
+
+std::string prefix_of(const Options& options, int rank) {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  std::string text = replaced(options.line_prefix, "${rank}", std::to_string(rank));
+  text = replaced(text, "${local_rank}", std::to_string(rank));
+  text = replaced(text, "${role_name}", options.role);
+  return replaced(text, "${hostname}", host.data());
+}
+
+}  // namespace
+
+Generation::Generation(const Job& job, int number)
+    : job_(job), number_(number), master_(job.options.master_address, job.options.master_port) {
+  try {
+    for (int rank = 0; rank < job.options.ranks; ++rank) ranks_.push_back(start_rank(rank));
+  } catch (...) {
+    while (!gone()) {
+      signal(SIGKILL);
+      ::poll(nullptr, 0, 1);
+      reap();
+    }
+    throw;
+  }
+}
+
+Rank Generation::start_rank(int number) {
+  const Options& options = job_.options;
+  ChildRequest request;
+  request.words = options.program;
+  request.environment =
+      rank_environment(options, {number, number_, master_.port(), job_.run_id, job_.threads});
+  request.secret = job_.secret;
+  request.files = job_.files;
+  if (number == 0) {
+    request.inherited = master_.fd();
+    request.environment["BELLOWS_MASTER_FD"] = std::to_string(master_.fd());
+  }
+  Rank rank;
+  rank.number = number;
+  for (const Streams stream : {kOut, kErr}) {
+    RankOutput& output = stream == kOut ? rank.out : rank.err;
+    const bool redirected = (options.redirects.at(static_cast<size_t>(number)) & stream) != 0;
+    output.lines = LineStream(prefix_of(options, number));
+    output.shown =
+        !redirected && (options.shown_ranks.empty() || options.shown_ranks.contains(number));
+    output.file = job_.logs.open(number_, number, stream);
+    output.file_path = job_.logs.file_of(number_, number, stream);
+  }
+  rank.started = monotonic_clock().now();
+  rank.child = start_child(job_.program, std::move(request), job_.guard, job_.signals);
+  rank.out.pipe = std::move(rank.child.out);
+  rank.err.pipe = std::move(rank.child.err);
+  rank.agent = AgentPeer(std::move(rank.child.agent), number, job_.secret);
+  return rank;
+}
+
+bool Generation::any_running() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.running(); });
+}
+
+/// Children besides the ranks and the guard: what ranks have started and left behind comes to the
+/// launcher, their subreaper.
+std::vector<pid_t> Generation::strays() const {
+  std::vector<pid_t> found;
+  std::ifstream file("/proc/self/task/" + std::to_string(::getpid()) + "/children");
+  for (pid_t pid = 0; file >> pid;) {
+    const bool known =
+        pid == job_.guard.pid() || std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
+          return rank.running() && rank.child.pid == pid;
+        });
+    if (!known) found.push_back(pid);
+  }
+  return found;
+}
+
+bool Generation::gone() const {
+  return !any_running() && std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
+    return rank.group_gone;
+  }) && strays().empty();
+}
+
+std::vector<Rank*> Generation::reap() {
+  std::vector<Rank*> ended;
+  int status = 0;
+  for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+    for (auto& rank : ranks_) {
+      if (!rank.running() || rank.child.pid != pid) continue;
+      rank.status = status;
+      rank.ended = monotonic_clock().now();
+      rank.agent.drain_all();
+      if (rank.number == 0) master_.close();
+      ended.push_back(&rank);
+    }
+  }
+  forget_empty_groups();
+  return ended;
+}
+
+void Generation::forget_empty_groups() {
+  for (auto& rank : ranks_) {
+    if (rank.running() || rank.group_gone) continue;
+    rank.look_at_group();
+    if (rank.group_gone) job_.guard.forget(rank.child.pid);
+  }
+}
+
+void Generation::ask_strays() {
+  for (const pid_t pid : strays()) {
+    if (asked_.insert(pid).second) ::kill(pid, SIGTERM);
+  }
+}
+
+void Generation::signal(int number, const Rank* spared) {
+  for (auto& rank : ranks_) {
+    if (&rank != spared) rank.signal(number);
+  }
+  for (const pid_t pid : strays()) ::kill(pid, number);
+}
+
+}  // namespace bellows::launch
