@@ -24,9 +24,8 @@ bool verify(const std::string& path) {
       line.show(concat(path, ": ", human_bytes(static_cast<double>(done)), " of ",
                        human_bytes(static_cast<double>(all))));
     });
-    note = concat(
-        formats::name(file->kind()), ", ", file->entries().size(), " tensors",
-        file->has_checksums() ? "" : "; the format has no checksums, its structure is right");
+    note = concat(formats::name(file->kind()), ", ", file->entries().size(), " tensors",
+                  file->has_checksums() ? "" : "; without checksums, its structure is right");
   } catch (const EnvironmentError& error) {  // damaged, or not there
     line.clear();
     std::cout << error.what() << '\n';
@@ -52,9 +51,7 @@ int checkpoint_verify(int argc, char** argv) {
       ->required()
       ->type_name("PATH");
   app.footer(
-      "A file that Python wrote with torch.serialization.set_crc32_options(False) has no right "
-      "checksums.\nExit codes: 0 all are whole, 2 bad usage or another kind of file, 3 damaged or "
-      "absent.");
+      "Exit codes: 0 all are whole, 2 bad usage or another kind of file, 3 damaged or absent.");
   if (const auto code = train::parse(app, argc, argv)) return *code;
   bool whole = true;
   for (const std::string& path : paths) whole = verify(path) && whole;

@@ -67,10 +67,15 @@ class TorchWeights final : public WeightsFile {
 
   at::Tensor read(size_t index) override { return tensors_.tensor(named_.at(index).second); }
 
-  bool has_checksums() const override { return kind_ != FileKind::torch_save_legacy; }
+  // None in legacy files; all 0 after Python's torch.serialization.set_crc32_options(False).
+  bool has_checksums() const override {
+    return std::ranges::any_of(tensors_.directory(),
+                               [](const auto& entry) { return entry.second.crc32 != 0; });
+  }
 
   std::vector<std::string> damage(const Progress& progress) override {
     std::vector<std::string> damaged;
+    if (!has_checksums()) return damaged;
     Meter meter(progress, tensors_.file().size());
     for (const auto& [name, entry] : tensors_.directory()) {
       if (entry.compressed) continue;  // source text

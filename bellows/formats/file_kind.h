@@ -50,8 +50,8 @@ std::string describe(FileKind kind);
 [[noreturn]] void refuse_kind(const std::filesystem::path& path, FileKind kind,
                               std::string_view expected);
 
-/// As refuse_kind, where the file is recognisably of another kind than `own`; a damaged one and text
-/// are left to the reader's own error.
+/// As refuse_kind, where the file is recognisably of another kind than `own`; a damaged one and
+/// text are left to the reader's own error.
 void refuse_other_kind(const std::filesystem::path& path, FileKind own, std::string_view expected);
 
 }  // namespace bellows::formats

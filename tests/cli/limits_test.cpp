@@ -46,9 +46,9 @@ TEST(LimitsTest, ClosedStandardStreamsDoNotGetIntoFiles) {
 
 TEST(LimitsTest, TooLittleMemoryIsAnErrorWithAReason) {
   const SmallRun run;
-  // 2 GiB of address space for weights of 4 GiB.
+  // 2.5 GB of address space for weights of 3 GB.
   const auto result =
-      train_under("ulimit -v 4000000; exec \"$@\"", run, {"--set", "model.hidden=[1000000]"});
+      train_under("ulimit -v 2500000; exec \"$@\"", run, {"--set", "model.hidden=[1000000]"});
   EXPECT_EQ(result.exit_code, 1) << result.err;
   EXPECT_THAT(result.err, HasSubstr("memory"));
 }

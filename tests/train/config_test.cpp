@@ -55,6 +55,7 @@ TEST_F(ConfigTest, ReadsEveryKindOfValue) {
 
 TEST_F(ConfigTest, BadTomlNamesFileAndLine) {
   EXPECT_THAT(error_of("[run]\nname = \n"), HasSubstr("c.toml:2: "));
+  EXPECT_THAT(error_of("[run]\n[# x\n"), HasSubstr("c.toml:2: ")) << "toml++ asserts this";
 }
 
 TEST_F(ConfigTest, UnknownTableNamesTheNearest) {
