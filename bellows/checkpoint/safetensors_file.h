@@ -48,6 +48,8 @@ class SafetensorsFile {
   /// Reads everything and compares it with the checksums, where there are any. Throws
   /// CorruptFileError naming the first damaged tensor, FileError.
   void verify() const;
+  /// The same of one tensor.
+  void verify(std::string_view name) const;
   /// Of the header's text. Where it is the same and both have checksums, so are all tensors.
   uint64_t header_hash() const;
 

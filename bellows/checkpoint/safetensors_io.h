@@ -5,6 +5,7 @@
 
 #include "bellows/checkpoint/digest.h"
 #include "bellows/checkpoint/safetensors.h"
+#include "bellows/checkpoint/safetensors_file.h"
 
 namespace bellows::checkpoint {
 
@@ -15,6 +16,9 @@ Digest write_safetensors_hashed(const std::filesystem::path& path, const NamedTe
 
 /// Throws what write_safetensors throws before it touches the file.
 void check_writable(const NamedTensors& tensors);
+
+/// The file, whose header is the expected one; of version 1, all of it. Throws CorruptFileError.
+SafetensorsFile open_safetensors_hashed(const std::filesystem::path& path, const Digest& expected);
 
 /// As read_safetensors; throws CorruptFileError where the file's bytes are not those of `expected`.
 NamedTensors read_safetensors_hashed(const std::filesystem::path& path, const Digest& expected);

@@ -225,6 +225,10 @@ bool SafetensorsFile::has_checksums() const {
 void SafetensorsFile::verify() const {
   if (has_checksums()) state_->read(entries(), {});
 }
+void SafetensorsFile::verify(std::string_view name) const {
+  const TensorEntry& one = entry(name);
+  if (has_checksums()) state_->read({&one, 1}, {});
+}
 uint64_t SafetensorsFile::header_hash() const {
   return state_->header_hash;
 }
@@ -255,8 +259,9 @@ void check_whole_file(const fs::path& path, const Digest& expected) {
   check_hash(path, "its", hash_of(std::as_bytes(std::span(blocks))), expected.hash);
 }
 
-// The file, whose header is known to be the expected one.
-SafetensorsFile open_expected(const fs::path& path, const Digest& expected) {
+}  // namespace
+
+SafetensorsFile open_safetensors_hashed(const fs::path& path, const Digest& expected) {
   if (expected.of == Digest::Of::file) check_whole_file(path, expected);
   SafetensorsFile file(path);
   if (expected.of == Digest::Of::header) {
@@ -265,14 +270,12 @@ SafetensorsFile open_expected(const fs::path& path, const Digest& expected) {
   return file;
 }
 
-}  // namespace
-
 NamedTensors read_safetensors_hashed(const fs::path& path, const Digest& expected) {
-  return open_expected(path, expected).tensors();
+  return open_safetensors_hashed(path, expected).tensors();
 }
 
 void verify_safetensors_hashed(const fs::path& path, const Digest& expected) {
-  open_expected(path, expected).verify();
+  open_safetensors_hashed(path, expected).verify();
 }
 
 }  // namespace bellows::checkpoint

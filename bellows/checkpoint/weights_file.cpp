@@ -1,14 +1,14 @@
 #include "bellows/checkpoint/weights_file.h"
 
 #include <algorithm>
-#include <array>
 
-#include <ATen/ops/empty.h>
 #include <zlib.h>
 
+#include "bellows/checkpoint/contents.h"
 #include "bellows/checkpoint/manifest.h"
-#include "bellows/checkpoint/safetensors_header.h"
+#include "bellows/checkpoint/safetensors_io.h"
 #include "bellows/checkpoint/safetensors_types.h"
+#include "bellows/checkpoint/slices.h"
 #include "bellows/checkpoint/torch_scalar_types.h"
 #include "bellows/checkpoint/torch_tensors.h"
 #include "bellows/core/error.h"
@@ -106,59 +106,79 @@ class TorchWeights final : public WeightsFile {
   std::vector<std::pair<std::string, formats::pickle::Value>> named_;
 };
 
+// "float32"; of types that LibTorch lacks, the format's own name.
+std::string type_name(const TensorEntry& entry) {
+  const auto type = dtype_from(entry.dtype);
+  return type ? std::string(torch_type_name(*type)) : entry.dtype;
+}
+
+// Compares each tensor with its checksum; names those that are damaged.
+void check_tensors(const SafetensorsFile& file, Meter& meter, std::vector<std::string>& damaged) {
+  for (const TensorEntry& entry : file.entries()) {
+    try {
+      file.verify(entry.name);
+    } catch (const CorruptFileError& error) {
+      damaged.emplace_back(error.what());
+    }
+    meter.add(entry.end - entry.begin);
+  }
+}
+
 class SafetensorsWeights final : public WeightsFile {
  public:
-  SafetensorsWeights(const fs::path& path, FileKind kind) : file_(path) {
-    kind_ = kind;
-    uint64_t length = 0;
-    if (file_.size() < sizeof(length)) throw CorruptFileError(path, "safetensors: cut short");
-    file_.read(0, std::as_writable_bytes(std::span(&length, 1)));
-    if (length > kMaxHeaderBytes || length > file_.size() - sizeof(length)) {
-      throw CorruptFileError(path, concat("the header's length is ", length,
-                                          ", which does not fit; the file was cut or damaged"));
-    }
-    data_ = sizeof(length) + length;
-    header_ = parse_header(path, file_.text(sizeof(length), length), file_.size() - data_);
-    metadata_ = header_.metadata;
-    for (const TensorEntry& entry : header_.entries) {
-      const std::string_view type = torch_type_name(*dtype_from(entry.dtype));
-      entries_.push_back({entry.name, std::string(type), entry.shape,
+  explicit SafetensorsWeights(const fs::path& path) : file_(path) {
+    kind_ = FileKind::safetensors;
+    metadata_ = file_.metadata();
+    for (const TensorEntry& entry : file_.entries()) {
+      entries_.push_back({entry.name, type_name(entry), entry.shape,
                           static_cast<int64_t>(entry.end - entry.begin)});
     }
   }
 
-  at::Tensor read(size_t index) override {
-    const TensorEntry& entry = header_.entries.at(index);
-    at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(*dtype_from(entry.dtype)));
-    if (tensor.nbytes() > 0) {
-      file_.read(data_ + entry.begin,
-                 {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()});
-    }
-    return tensor;
+  at::Tensor read(size_t index) override { return file_.tensor(entries_.at(index).name); }
+
+  bool has_checksums() const override { return file_.has_checksums(); }
+  std::vector<std::string> damage(const Progress& progress) override {
+    std::vector<std::string> damaged;
+    Meter meter(progress, std::filesystem::file_size(file_.path()));
+    if (has_checksums()) check_tensors(file_, meter, damaged);
+    return damaged;
   }
 
-  bool has_checksums() const override { return false; }
-  std::vector<std::string> damage(const Progress&) override { return {}; }
-
  private:
-  formats::InputFile file_;
-  uint64_t data_ = 0;
-  Header header_;
+  SafetensorsFile file_;
 };
 
-// The model's file of a checkpoint; damage of all its files.
+// The model of a checkpoint; damage of all its files.
 class CheckpointWeights final : public WeightsFile {
  public:
   explicit CheckpointWeights(const fs::path& directory)
-      : directory_(directory),
-        manifest_(read_manifest(directory)),
-        model_(directory / "model.safetensors", FileKind::checkpoint_directory) {
+      : directory_(directory), manifest_(read_manifest(directory)) {
     kind_ = FileKind::checkpoint_directory;
-    entries_ = model_.entries();
-    metadata_ = model_.metadata();
+    for (const std::string& name : model().files) {
+      const SafetensorsFile& file = files_.emplace_back(directory / name);
+      metadata_.insert(file.metadata().begin(), file.metadata().end());
+      for (const TensorEntry& entry : file.entries()) add(entry);
+    }
   }
 
-  at::Tensor read(size_t index) override { return model_.read(index); }
+  at::Tensor read(size_t index) override {
+    const std::string& name = entries_.at(index).name;
+    const auto sliced = model().sliced.find(name);
+    if (sliced == model().sliced.end()) {
+      const auto file = std::ranges::find_if(
+          files_, [&](const SafetensorsFile& each) { return each.contains(name); });
+      return file->tensor(name);
+    }
+    uint64_t bytes = 0;
+    for (const auto& [file, digest] : manifest_.files) bytes += digest.bytes;
+    const std::map<std::string, SlicedTensor> one = {*sliced};
+    SliceAssembly slices(directory_ / kManifestName, one, bytes);
+    for (size_t i = 0; i < files_.size(); ++i) {
+      if (files_[i].contains(name)) slices.take(model().files[i], name, files_[i].tensor(name));
+    }
+    return slices.finish()[0].second;
+  }
 
   std::vector<std::string> damage(const Progress& progress) override {
     std::vector<std::string> damaged;
@@ -166,20 +186,38 @@ class CheckpointWeights final : public WeightsFile {
     for (const auto& [name, digest] : manifest_.files) all += digest.bytes;
     Meter meter(progress, all);
     for (const auto& [name, expected] : manifest_.files) {
-      const formats::InputFile file(directory_ / name);
-      Hasher hasher;
-      for_each_piece(file, 0, file.size(), meter, [&](auto piece) { hasher.update(piece); });
-      if (hasher.digest() == expected) continue;
-      damaged.push_back(concat(name, ": its checksum is ", hash_text(hasher.digest().hash),
-                               ", expected ", hash_text(expected.hash)));
+      try {
+        check_tensors(open_safetensors_hashed(directory_ / name, expected), meter, damaged);
+      } catch (const CorruptFileError& error) {
+        damaged.emplace_back(error.what());
+      }
     }
     return damaged;
   }
 
  private:
+  const Part& model() const { return manifest_.parts.at(kModelPart); }
+
+  // A tensor that lies in slices comes once, whole.
+  void add(const TensorEntry& entry) {
+    const auto sliced = model().sliced.find(entry.name);
+    if (sliced == model().sliced.end()) {
+      entries_.push_back({entry.name, type_name(entry), entry.shape,
+                          static_cast<int64_t>(entry.end - entry.begin)});
+      return;
+    }
+    const auto seen = std::ranges::find(entries_, entry.name, &WeightEntry::name);
+    const auto bytes = static_cast<int64_t>(entry.end - entry.begin);
+    if (seen != entries_.end()) {
+      seen->bytes += bytes;
+    } else {
+      entries_.push_back({entry.name, type_name(entry), sliced->second.shape, bytes});
+    }
+  }
+
   fs::path directory_;
   Manifest manifest_;
-  SafetensorsWeights model_;
+  std::vector<SafetensorsFile> files_;
 };
 
 }  // namespace
@@ -198,7 +236,7 @@ std::unique_ptr<WeightsFile> open_weights_file(const fs::path& path, std::string
         throw ValueError(concat(path.string(), ": is ", formats::name(kind),
                                 ", which has no parts to select ('", select, "')"));
       }
-      if (kind == FileKind::safetensors) return std::make_unique<SafetensorsWeights>(path, kind);
+      if (kind == FileKind::safetensors) return std::make_unique<SafetensorsWeights>(path);
       return std::make_unique<CheckpointWeights>(path);
     default:
       formats::refuse_kind(path, kind, "a file of weights");
