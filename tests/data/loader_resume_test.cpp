@@ -3,6 +3,7 @@
 #include <set>
 #include <string>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <gtest/gtest.h>
 
