@@ -66,6 +66,7 @@
 #include "bellows/nn/from_torchscript.h"
 #include "bellows/nn/model.h"
 #include "bellows/nn/registry.h"
+#include "bellows/nn/state.h"
 #include "bellows/optim/adamw.h"
 #include "bellows/optim/grouped.h"
 #include "bellows/optim/optimizer.h"

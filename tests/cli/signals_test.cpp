@@ -148,18 +148,25 @@ TEST(SignalsTest, KilledEveryTwoSecondsItEndsWithTheWeightsOfTheUndisturbedRun) 
   const char* wanted = std::getenv("BELLOWS_KILL_SECONDS");
   const std::chrono::seconds duration(wanted != nullptr ? std::stoi(wanted) : 16);
   const SmallRun run;
-  const std::vector<std::string> settings{"--set", "model.name=transformer",
-                                          "--set", "model.width=16",
-                                          "--set", "model.heads=2",
-                                          "--set", "model.feedforward=16",
-                                          "--set", "model.dropout=0.1",
-                                          "--set", "data.augment=[\"crop\", \"flip\"]",
-                                          "--set", "schedule.name=linear",
-                                          "--set", "early_stopping.patience=1000",
-                                          "--set", "checkpoint.every_steps=7",
-                                          "--set", concat("run.epochs=", duration.count())};
-  const auto words = [&](const std::string& name, std::vector<std::string> more) {
-    more.insert(more.begin(), settings.begin(), settings.end());
+  std::ofstream(run.config()) << "[run]\nseed = 3\ndevice = \"cpu\"\nthreads = 1\nepochs = "
+                              << duration.count() << "\n[data]\ndataset = \"mnist\"\nroot = \""
+                              << run.data().string() << R"("
+batch_size = 16
+augment = ["crop", "flip"]
+[model]
+name = "transformer"
+width = 16
+heads = 2
+feedforward = 16
+dropout = 0.1
+[schedule]
+name = "linear"
+[early_stopping]
+patience = 1000
+[checkpoint]
+every_steps = 7
+)";
+  const auto words = [&](const std::string& name, const std::vector<std::string>& more) {
     return bellows_words(run.words(more, name));
   };
   ASSERT_EQ(testing::run(words("whole", {}), with_libtorch()).exit_code, 0);

@@ -38,7 +38,9 @@ class LoaderResumeTest : public ::testing::TestWithParam<std::string> {
 
   /// Adds a random thousand to a sample, so that what is drawn for it counts too.
   static Tree augmented(Tree sample, Random& random) {
-    sample.list()[0] = sample[0].tensor() + 1000 * random.below(1000);
+    Tree& value = sample.list()[0];
+    const int64_t drawn = 1000 * random.below(1000);
+    value = value.is_tensor() ? Tree(value.tensor().add(drawn)) : Tree(value.integer() + drawn);
     return sample;
   }
 
