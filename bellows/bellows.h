@@ -5,8 +5,12 @@
 
 // Without exceptions the line above is the one error; LibTorch's headers would add a page.
 #if !defined(__GNUC__) || defined(__EXCEPTIONS)
+#include "bellows/checkpoint/async_saver.h"
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/checkpoint/safetensors.h"
+#include "bellows/checkpoint/safetensors_file.h"
+#include "bellows/checkpoint/safetensors_header.h"
+#include "bellows/core/background_task.h"
 #include "bellows/core/clock.h"
 #include "bellows/core/cuda_driver.h"
 #include "bellows/core/cuda_state.h"
