@@ -2,12 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <unistd.h>
@@ -62,7 +64,7 @@ class FaultyFileSystem : public FileSystem {
   }
 
   int n_;
-  int calls_ = 0;
+  std::atomic<int> calls_ = 0;
   std::function<int()> at_call_;
 };
 
@@ -91,6 +93,7 @@ class ForgetfulFileSystem : public FaultyFileSystem {
         forgets_entries_(forgets_entries) {}
 
   int open(const char* path, int flags, mode_t mode) override {
+    const std::lock_guard lock(mutex_);
     const bool made = (flags & O_CREAT) != 0 && !std::filesystem::exists(path);
     const int fd = FaultyFileSystem::open(path, flags, mode);
     paths_[fd] = path;
@@ -101,14 +104,17 @@ class ForgetfulFileSystem : public FaultyFileSystem {
     return fd;
   }
   ssize_t write(int fd, const void* data, size_t bytes) override {
+    const std::lock_guard lock(mutex_);
     contents_.push_back(paths_[fd]);
     return FaultyFileSystem::write(fd, data, bytes);
   }
   ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) override {
+    const std::lock_guard lock(mutex_);
     contents_.push_back(paths_[fd]);
     return FaultyFileSystem::pwrite(fd, data, bytes, offset);
   }
   int fsync(int fd) override {
+    const std::lock_guard lock(mutex_);
     const int result = FaultyFileSystem::fsync(fd);
     const std::filesystem::path path = paths_[fd];
     std::erase(contents_, path);
@@ -117,6 +123,7 @@ class ForgetfulFileSystem : public FaultyFileSystem {
     return result;
   }
   int rename(const char* from, const char* to) override {
+    const std::lock_guard lock(mutex_);
     Entry entry{.path = to, .renamed_from = from};
     if (std::filesystem::is_symlink(to)) {
       entry.replaced_link = std::filesystem::read_symlink(to);
@@ -130,12 +137,14 @@ class ForgetfulFileSystem : public FaultyFileSystem {
     return result;
   }
   int mkdir(const char* path, mode_t mode) override {
+    const std::lock_guard lock(mutex_);
     const int result = FaultyFileSystem::mkdir(path, mode);
     entries_.push_back({.path = path});
     return result;
   }
 
   void forget() {
+    const std::lock_guard lock(mutex_);
     for (const std::filesystem::path& path : contents_) {
       if (!std::filesystem::exists(path)) continue;
       const auto size = std::filesystem::file_size(path);
@@ -188,6 +197,7 @@ class ForgetfulFileSystem : public FaultyFileSystem {
     durable_ = std::move(durable);
   }
 
+  std::recursive_mutex mutex_;  // a fault forgets in the middle of a call
   bool forgets_entries_;
   std::map<int, std::filesystem::path> paths_;
   std::vector<std::filesystem::path> contents_;
