@@ -5,21 +5,21 @@
 
 // Without exceptions the line above is the one error; LibTorch's headers would add a page.
 #if !defined(__GNUC__) || defined(__EXCEPTIONS)
+<<<<<<< HEAD
+=======
+>>>>>>> commit
 #include "bellows/checkpoint/async_saver.h"
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/checkpoint/py_value.h"
 #include "bellows/checkpoint/python_optimizer.h"
 #include "bellows/checkpoint/safetensors.h"
-<<<<<<< HEAD
+#include "bellows/checkpoint/safetensors_file.h"
+#include "bellows/checkpoint/safetensors_header.h"
 #include "bellows/checkpoint/torch_file.h"
 #include "bellows/checkpoint/weights_file.h"
 #include "bellows/core/agent_client.h"
 #include "bellows/core/agent_protocol.h"
-=======
-#include "bellows/checkpoint/safetensors_file.h"
-#include "bellows/checkpoint/safetensors_header.h"
 #include "bellows/core/background_task.h"
->>>>>>> commit
 #include "bellows/core/clock.h"
 #include "bellows/core/cuda_driver.h"
 #include "bellows/core/cuda_state.h"
@@ -37,6 +37,7 @@
 #include "bellows/data/cifar.h"
 #include "bellows/data/collate.h"
 #include "bellows/data/combine.h"
+#include "bellows/data/copy_tensor.h"
 #include "bellows/data/csv.h"
 #include "bellows/data/dataset.h"
 #include "bellows/data/device_loader.h"

@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <getopt.h>
 #include <sstream>
 
-#include "bellows/core/cuda_driver.h"
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
-#include "bellows/launch/environment.h"
+#include "bellows/launch/flag_values.h"
 #include "bellows/launch/signals.h"
 
 namespace bellows::launch {
@@ -34,85 +32,6 @@ struct Flag {
   char letter = 0;
 };
 
-[[noreturn]] void fail(const std::string& flag, const std::string& got,
-                       const std::string& expected) {
-  throw ValueError("--" + flag + ": got '" + got + "', expected " + expected);
-}
-
-int whole_number(const std::string& flag, const std::string& text, int low, int high) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < low || value > high) {
-    fail(flag, text, concat("a whole number from ", low, " to ", high));
-  }
-  return value;
-}
-
-double seconds_of(const std::string& flag, const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value) ||
-      value < 0 || value > 1e6) {
-    fail(flag, text, "seconds from 0 to 1000000");
-  }
-  return value;
-}
-
-constexpr int kMostRanks = 4096;
-
-int ranks_of(const std::string& text) {
-  if (text == "cpu") return usable_cores();
-  if (text == "gpu" || text == "auto") {
-    const int devices = static_cast<int>(probe_cuda_driver().devices.size());
-    if (devices > 0) return devices;
-    if (text == "auto") return usable_cores();
-    throw EnvironmentError(
-        "--nproc-per-node gpu: this machine has no CUDA device that its driver shows; `bellows "
-        "doctor` tells more, --nproc-per-node cpu starts one rank a core");
-  }
-  if (text.empty() || text.find_first_not_of("0123456789-+") != std::string::npos) {
-    fail("nproc-per-node", text, "a number of ranks, auto, cpu or gpu");
-  }
-  return whole_number("nproc-per-node", text, 1, kMostRanks);
-}
-
-void check_nodes(const std::string& text) {
-  const size_t colon = text.find(':');
-  const int least = whole_number("nnodes", text.substr(0, colon), 1, 1 << 20);
-  const int most = colon == std::string::npos
-                       ? least
-                       : whole_number("nnodes", text.substr(colon + 1), 1, 1 << 20);
-  if (least > most) fail("nnodes", text, "MIN:MAX with MIN no larger than MAX");
-  if (most > 1) {
-    throw ValueError("--nnodes " + text +
-                     ": bellows launch starts ranks on this machine alone, several nodes are not "
-                     "there yet; start the program on each of them with torchrun, srun or mpirun");
-  }
-}
-
-/// "3", or "0:1,1:2": what is done with the streams of each rank.
-std::vector<unsigned> streams_of(const std::string& flag, const std::string& text, int ranks) {
-  std::vector<unsigned> all(static_cast<size_t>(ranks), kNoStream);
-  const std::string expected =
-      "0 (none), 1 (output), 2 (error) or 3 (both), or RANK:NUMBER,RANK:NUMBER…";
-  const auto number = [&](const std::string& word) {
-    if (word.size() != 1 || word[0] < '0' || word[0] > '3') fail(flag, text, expected);
-    return static_cast<unsigned>(word[0] - '0');
-  };
-  if (text.find(':') == std::string::npos) {
-    std::fill(all.begin(), all.end(), number(text));
-    return all;
-  }
-  std::istringstream parts(text);
-  for (std::string part; std::getline(parts, part, ',');) {
-    const size_t colon = part.find(':');
-    if (colon == std::string::npos || colon == 0) fail(flag, text, expected);
-    const int rank = whole_number(flag, part.substr(0, colon), 0, ranks - 1);
-    all.at(static_cast<size_t>(rank)) = number(part.substr(colon + 1));
-  }
-  return all;
-}
-
 void take_endpoint(Given& given) {
   const std::string& text = given.endpoint;
   const size_t colon = text.rfind(':');
@@ -122,7 +41,7 @@ void take_endpoint(Given& given) {
   std::string host = text.substr(0, has_port ? colon : std::string::npos);
   const int port = has_port ? whole_number("rdzv-endpoint", text.substr(colon + 1), 0, 65535) : 0;
   if (six && bracket != std::string::npos) host = host.substr(1, bracket - 1);
-  if (host.empty()) fail("rdzv-endpoint", text, "HOST:PORT");
+  if (host.empty()) bad_flag("rdzv-endpoint", text, "HOST:PORT");
   Options& options = given.options;
   if ((given.master_address && options.master_address != host) ||
       (given.master_port && has_port && options.master_port != port)) {
@@ -152,7 +71,7 @@ std::vector<Flag> all_flags() {
       {"node-rank", "N", "this node's number: 0",
        [](Given&, const std::string& text) {
          if (whole_number("node-rank", text, 0, 1 << 20) != 0)
-           fail("node-rank", text, "0, as there is one node");
+           bad_flag("node-rank", text, "0, as there is one node");
        }},
       {"standalone", "",
        "a job of this machine alone, on a free port: the default; --rdzv-endpoint and --rdzv-id "
@@ -164,7 +83,7 @@ std::vector<Flag> all_flags() {
        }},
       {"master-addr", "HOST", "address of rank 0's store; default 127.0.0.1",
        [](Given& given, const std::string& text) {
-         if (text.empty()) fail("master-addr", text, "an address or a host's name");
+         if (text.empty()) bad_flag("master-addr", text, "an address or a host's name");
          const bool six = text.starts_with('[') && text.ends_with(']');
          given.options.master_address = six ? text.substr(1, text.size() - 2) : text;
          given.master_address = true;
@@ -180,13 +99,13 @@ std::vector<Flag> all_flags() {
        [](Given& given, const std::string& text) { given.endpoint = text; }},
       {"rdzv-backend", "NAME", "c10d or static: the same on one node",
        [](Given&, const std::string& text) {
-         if (text != "c10d" && text != "static") fail("rdzv-backend", text, "c10d or static");
+         if (text != "c10d" && text != "static") bad_flag("rdzv-backend", text, "c10d or static");
        }},
       {"rdzv-id", "NAME",
        "the job's name, in TORCHELASTIC_RUN_ID and in the name of its log folder; default: drawn",
        [](Given& given, const std::string& text) {
          if (text.empty() || text.find('/') != std::string::npos || text.starts_with('.')) {
-           fail("rdzv-id", text, "a name without '/' that does not begin with '.'");
+           bad_flag("rdzv-id", text, "a name without '/' that does not begin with '.'");
          }
          given.options.run_id = text;
        }},
@@ -194,7 +113,8 @@ std::vector<Flag> all_flags() {
        [](Given& given, const std::string& text) {
          std::istringstream parts(text);
          for (std::string part; std::getline(parts, part, ',');) {
-           if (part.find('=') == std::string::npos) fail("rdzv-conf", text, "KEY=VALUE,KEY=VALUE…");
+           if (part.find('=') == std::string::npos)
+             bad_flag("rdzv-conf", text, "KEY=VALUE,KEY=VALUE…");
          }
          if (!text.empty())
            given.options.notes.emplace_back(
@@ -205,7 +125,7 @@ std::vector<Flag> all_flags() {
       {"log-dir", "DIR",
        "write ranks' output to files there too: DIR/JOB_XXXXXX/attempt_N/RANK/stdout.log",
        [](Given& given, const std::string& text) {
-         if (text.empty()) fail("log-dir", text, "a folder");
+         if (text.empty()) bad_flag("log-dir", text, "a folder");
          given.options.log_dir = text;
          given.log_dir = true;
        }},
@@ -236,8 +156,8 @@ std::vector<Flag> all_flags() {
            const auto number = signal_number(name);
            const std::set<int> special{SIGKILL, SIGSTOP, SIGCHLD, SIGCONT, SIGTSTP};
            if (!number || special.contains(*number))
-             fail("signals-to-handle", text,
-                  "names of signals that can be caught, as SIGUSR1,SIGUSR2");
+             bad_flag("signals-to-handle", text,
+                      "names of signals that can be caught, as SIGUSR1,SIGUSR2");
            if (*number != SIGQUIT) given.options.stop_signals.insert(*number);
          }
        }},
@@ -254,7 +174,7 @@ std::vector<Flag> all_flags() {
       {"start-method", "NAME", "accepted; no effect",
        [no_effect](Given& given, const std::string& text) {
          if (text != "spawn" && text != "fork" && text != "forkserver")
-           fail("start-method", text, "spawn, fork or forkserver");
+           bad_flag("start-method", text, "spawn, fork or forkserver");
          no_effect("start-method", "ranks are programs, each started anew")(given, text);
        }},
       {"module", "", "",

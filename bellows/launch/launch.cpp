@@ -1,15 +1,10 @@
 #include "bellows/launch/launch.h"
 
 #include <algorithm>
-#include <array>
 #include <csignal>
-#include <fcntl.h>
 #include <functional>
 #include <memory>
 #include <poll.h>
-#include <sys/prctl.h>
-#include <sys/random.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "bellows/core/clock.h"
@@ -18,6 +13,7 @@
 #include "bellows/launch/console.h"
 #include "bellows/launch/environment.h"
 #include "bellows/launch/generation.h"
+#include "bellows/launch/own_process.h"
 #include "bellows/launch/report.h"
 #include "bellows/launch/verdict.h"
 
@@ -37,53 +33,6 @@ constexpr Time kSweep = 50ms;
 Time now() {
   return monotonic_clock().now();
 }
-
-std::string random_hex(size_t bytes) {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string text;
-  for (size_t i = 0; i < bytes; ++i) {
-    unsigned char byte = 0;
-    if (::getrandom(&byte, 1, 0) != 1) throw EnvironmentError("the kernel gives no random numbers");
-    text += {kDigits[byte >> 4], kDigits[byte & 15]};
-  }
-  return text;
-}
-
-/// Started with closed standard streams, the next files opened would take their numbers.
-void open_standard_streams() {
-  for (int fd = 0; fd < 3; ++fd) {
-    if (::fcntl(fd, F_GETFD) >= 0) continue;
-    const int null = ::open("/dev/null", O_RDWR);
-    if (null >= 0 && null != fd) ::dup2(null, fd);
-  }
-}
-
-/// As many descriptors as the machine allows, until destroyed.
-class FileLimit {
- public:
-  FileLimit() {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit raised = before_;
-    raised.rlim_cur = raised.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &raised);
-  }
-  ~FileLimit() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-  FileLimit(const FileLimit&) = delete;
-  FileLimit& operator=(const FileLimit&) = delete;
-  unsigned long before() const { return before_.rlim_cur; }
-
- private:
-  rlimit before_{};
-};
-
-/// Orphans of the ranks become this process's children, until destroyed.
-class Subreaper {
- public:
-  Subreaper() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
-  ~Subreaper() { ::prctl(PR_SET_CHILD_SUBREAPER, 0); }
-  Subreaper(const Subreaper&) = delete;
-  Subreaper& operator=(const Subreaper&) = delete;
-};
 
 /// Ranks know SIGINT and SIGTERM as the request to save; a hang-up is one too.
 int passed_on(int signal) {

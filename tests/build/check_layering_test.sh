@@ -45,6 +45,13 @@ LibtorchInCoreIsFound() {
   expect_fault "core takes no LibTorch"
 }
 
+LibtorchInLaunchIsFoundAndItsUseOfCoreIsNot() {
+  small_tree
+  mkdir bellows/launch
+  printf '#include "bellows/core/error.h"\n#include <ATen/core/Tensor.h>\n' >bellows/launch/rank.cpp
+  expect_fault "bellows/launch/rank.cpp: includes ATen/core/Tensor.h, and launch takes no LibTorch"
+}
+
 AHeavyPublicHeaderIsFound() {
   small_tree
   echo '#include <torch/torch.h>' >bellows/data/loader.h

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <thread>
 #include <unistd.h>
+#include <vector>
 
 #include "bellows/core/agent_client.h"
 #include "bellows/core/agent_protocol.h"
@@ -32,6 +33,16 @@ bool is_rank(const char* number) {
 
 void flood() {
   for (int i = 0; i < 200'000; ++i) agent::phase("flood", i);
+}
+
+void many_threads() {
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 8; ++number) {
+    threads.emplace_back([number] {
+      for (int i = 0; i < 2'000; ++i) agent::collective("all_reduce", i, number);
+    });
+  }
+  for (auto& thread : threads) thread.join();
 }
 
 /// Whatever somebody may write to the socket, before and after a proper hello.
@@ -60,6 +71,7 @@ void act(const std::string& word) {
   if (word == "collective") agent::collective("all_reduce", 57, 3);
   if (word == "done") agent::collective_done(57);
   if (word == "flood") flood();
+  if (word == "threads") many_threads();
   if (word == "garbage") garbage();
   if (word == "other-version") send_raw("hello version=9 rank=0");
   if (word == "ready") std::cout << "ready" << std::endl;

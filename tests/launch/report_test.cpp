@@ -147,6 +147,16 @@ TEST(LaunchReportTest, ManyMessagesAndGarbageLeaveTheLauncherAsItIs) {
   EXPECT_THAT(result.err, HasSubstr("    | bad data row 12\n"));
 }
 
+TEST(LaunchReportTest, MessagesOfManyThreadsArriveWhole) {
+  Process process(rank_job({}, {"connect", "threads", "phase", "ready", "hang"}));
+  wait_for(process, "ready", 1);
+  process.signal(SIGQUIT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  process.signal(SIGTERM);
+  const auto result = process.wait(std::chrono::seconds(20));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("in all_reduce number "), Not(HasSubstr("refused"))));
+}
+
 TEST(LaunchReportTest, RanksAreAskedToStopOnTheChannelToo) {
   Process process(launch_words({"sh", "-c", "trap '' TERM; exec \"$0\" \"$@\"", TEST_RANK,
                                 "connect", "ready", "wait-for-stop", "save"}));
