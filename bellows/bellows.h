@@ -5,9 +5,6 @@
 
 // Without exceptions the line above is the one error; LibTorch's headers would add a page.
 #if !defined(__GNUC__) || defined(__EXCEPTIONS)
-<<<<<<< HEAD
-=======
->>>>>>> commit
 #include "bellows/checkpoint/async_saver.h"
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/checkpoint/py_value.h"

@@ -3,13 +3,8 @@
 
 Usage: tools/check_layering.py [ROOT] [--listed build/release/listed_files.txt [--write]]
 
-<<<<<<< HEAD
 - Includes point downward: core < formats, launch, tree < device < data, nn, optim < checkpoint < train < cli.
-- core, formats and launch take neither LibTorch nor c10; launch takes core alone.
-=======
-- Includes point downward: core < launch, tree < device < data, nn, optim < checkpoint < train < cli.
-- core and launch take neither LibTorch nor c10.
->>>>>>> launch
+- core, formats and launch take neither LibTorch nor c10.
 With --listed, the list CMake writes of the headers it installs, the internal ones and the tests it compiles:
 - public headers outside nn/ take c10/ and ATen/core/ of LibTorch at most;
 - each header and each tests/**/*_test.cpp on disk is among them;
