@@ -10,7 +10,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
-#include "bellows/checkpoint/input_file.h"
 #include "bellows/checkpoint/safetensors_file.h"
 #include "bellows/checkpoint/safetensors_io.h"
 #include "bellows/checkpoint/safetensors_types.h"
@@ -18,11 +17,13 @@
 #include "bellows/core/text.h"
 #include "bellows/core/thread_pool.h"
 #include "bellows/formats/file_kind.h"
+#include "bellows/formats/input_bytes.h"
 
 namespace bellows::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
+using formats::InputFile;
 
 // The header's text, whose length comes first in the file.
 std::string read_header(const InputFile& file) {

@@ -2,7 +2,9 @@
 
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <signal.h>
+#include <type_traits>
 #include <unistd.h>
 
 namespace bellows {
@@ -14,9 +16,27 @@ constinit std::atomic<int> received{0};
 constinit std::atomic<bool> next_ends_process{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free,
               "only lock-free atomics may be touched in a signal handler");
+static_assert(std::is_same_v<pid_t, int>);
 
-extern "C" void bellows_on_interrupt(int signal) {
-  if (next_ends_process.load() || received.exchange(signal) != 0) _exit(128 + signal);
+// Under a launcher a batch system's signal to all processes comes twice: from there and, passed on,
+// from the launcher. Those two are one request.
+constinit std::atomic<pid_t> launcher{0};  // the parent; 0: there is none
+constinit std::atomic<pid_t> first_sender{0};
+constinit std::atomic<bool> came_twice{false};
+
+bool is_passed_on(int signal, pid_t sender) {
+  const pid_t parent = launcher.load();
+  return parent != 0 && received.load() == signal && !came_twice.exchange(true) &&
+         (sender == parent) != (first_sender.load() == parent);
+}
+
+extern "C" void bellows_on_interrupt(int signal, siginfo_t* info, void*) {
+  int none = 0;
+  if (!next_ends_process.load() && received.compare_exchange_strong(none, signal)) {
+    first_sender.store(info->si_pid);
+  } else if (!is_passed_on(signal, info->si_pid)) {
+    _exit(128 + signal);
+  }
 }
 
 sigset_t signal_set() {
@@ -33,8 +53,8 @@ void install_unless_taken(int signal) {
   if ((current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_IGN) return;
   if (signal == SIGUSR1 && !is_default) return;  // a program's own, or this one already
   struct sigaction action = {};
-  action.sa_handler = bellows_on_interrupt;
-  action.sa_flags = SA_RESTART;
+  action.sa_sigaction = bellows_on_interrupt;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
   action.sa_mask = signal_set();
   sigaction(signal, &action, nullptr);
 }
@@ -47,6 +67,8 @@ void hold_interrupts() {
 }
 
 void install_interrupt_handlers() {
+  // Whatever starts ranks sets it: bellows launch, torchrun.
+  if (std::getenv("LOCAL_RANK") != nullptr) launcher.store(::getppid());
   for (int signal : kSignals) install_unless_taken(signal);
   const sigset_t set = signal_set();
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
@@ -58,6 +80,7 @@ int interrupted() {
 
 void clear_interrupt() {
   received.store(0);
+  came_twice.store(false);
 }
 
 void interrupts_end_process() {

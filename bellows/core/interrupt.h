@@ -1,6 +1,7 @@
 // SIGINT, SIGTERM and SIGUSR1 (a batch system's warning that the time is nearly up, such as Slurm's
 // --signal=USR1@120) as a request to save and stop. The first signal sets a flag that loops poll; a
-// second one, of either kind, ends the process at once with 128 + its number.
+// second one, of either kind, ends the process at once with 128 + its number. (Under a launcher the
+// same signal from it and from another process is one: batch systems send it to all of them.)
 #pragma once
 
 namespace bellows {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@ std::string InputBytes::text(uint64_t offset, uint64_t count) const {
 }
 
 InputFile::InputFile(const std::filesystem::path& path) : InputBytes(path) {
+  // Without O_NONBLOCK the opening of a pipe waits for its writer.
   fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd_ == -1) throw FileError(path, "open", errno);
   struct stat status = {};
@@ -52,6 +54,14 @@ void InputFile::read(uint64_t offset, std::span<std::byte> bytes) const {
     bytes = bytes.subspan(static_cast<size_t>(got));
     offset += static_cast<uint64_t>(got);
   }
+}
+
+std::shared_ptr<std::byte> InputFile::map() const {
+  if (size_ == 0) return nullptr;
+  void* data = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd_, 0);
+  if (data == MAP_FAILED) throw FileError(path(), "map", errno);
+  return {static_cast<std::byte*>(data),
+          [size = size_](std::byte* start) { ::munmap(start, size); }};
 }
 
 void InputMemory::read(uint64_t offset, std::span<std::byte> bytes) const {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -43,6 +44,11 @@ class InputFile final : public InputBytes {
   ~InputFile() override;
   uint64_t size() const override { return size_; }
   void read(uint64_t offset, std::span<std::byte> bytes) const override;
+
+  /// The whole file as memory that can be written without changing the file; lives as long as the
+  /// pointer. Null for an empty file. A file that is cut while it is mapped ends the process with
+  /// SIGBUS: replace files by renaming. Throws FileError.
+  std::shared_ptr<std::byte> map() const;
 
  private:
   int fd_ = -1;

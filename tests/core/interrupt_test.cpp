@@ -6,6 +6,7 @@
 #include <string>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -50,6 +51,47 @@ TEST(InterruptTest, FirstSignalIsRemembered) {
               }),
               kPassed);
   }
+}
+
+// What a batch system sends to every process, a launcher passes on.
+TEST(InterruptTest, UnderALauncherOneSignalFromTwoSidesIsOneRequest) {
+  const auto send = [](std::vector<bool> by_parent, bool launched) {
+    int ready[2] = {};
+    EXPECT_EQ(pipe(ready), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      if (launched) setenv("LOCAL_RANK", "0", 1);
+      install_interrupt_handlers();
+      static_cast<void>(write(ready[1], "x", 1));
+      for (int i = 0; i < 100; ++i) usleep(10'000);
+      _exit(interrupted() == SIGTERM ? kPassed : 1);
+    }
+    char byte = 0;
+    EXPECT_EQ(read(ready[0], &byte, 1), 1);
+    for (const bool parent : by_parent) {
+      if (parent) {
+        kill(child, SIGTERM);
+      } else if (const pid_t other = fork(); other == 0) {
+        kill(child, SIGTERM);
+        _exit(0);
+      } else {
+        waitpid(other, nullptr, 0);
+      }
+      usleep(50'000);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    close(ready[0]);
+    close(ready[1]);
+    return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
+  };
+  EXPECT_EQ(send({true}, true), kPassed);
+  EXPECT_EQ(send({false, true}, true), kPassed);
+  EXPECT_EQ(send({true, false}, true), kPassed);
+  EXPECT_EQ(send({true, true}, true), 128 + SIGTERM);
+  EXPECT_EQ(send({false, false}, true), 128 + SIGTERM);
+  EXPECT_EQ(send({false, true, true}, true), 128 + SIGTERM);
+  EXPECT_EQ(send({false, true}, false), 128 + SIGTERM);
 }
 
 TEST(InterruptTest, SecondSignalEndsTheProcessWithItsOwnCode) {
