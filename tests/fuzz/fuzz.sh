@@ -56,18 +56,31 @@ cp -r tests/fuzz/corpus/. "$build/corpus"
 mkdir -p "$build/corpus/config"
 cp configs/*.toml "$build/corpus/config"
 
-for reader in "${readers[@]}"; do
+# One reader; what it printed comes at once.
+fuzz() {
+  local reader=$1 log=$build/$1.log
   clang++-14 "${flags[@]}" -fsanitize=fuzzer "-DREADER=$reader" tests/fuzz/readers.cpp "${objects[@]}" -o "$build/$reader" "${libraries[@]}"
-  log=$build/$reader.log
   if ! LLVM_PROFILE_FILE=$build/$reader.profraw "$build/$reader" -runs="$runs" -max_total_time="${SECONDS_EACH:-0}" -seed=1 \
     -max_len=8192 -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb="$(most_at_once "$reader")" \
     -artifact_prefix="$build/$reader-" "$build/corpus/$reader" >"$log" 2>&1; then
     tail -60 "$log"
-    exit 1
+    return 1
   fi
-  printf '%s: %s\n' "$reader" "$(grep DONE "$log")"
   llvm-profdata-14 merge "$build/$reader.profraw" -o "$build/$reader.profdata"
+  local report
   # shellcheck disable=SC2046
-  llvm-cov-14 report "$build/$reader" -instr-profile="$build/$reader.profdata" -show-branch-summary \
-    $(sources_of "$reader") | awk '/\.cpp/ { printf "  %s: %s of functions, %s of lines, %s of branches\n", $1, $7, $10, $13 }'
+  report=$(llvm-cov-14 report "$build/$reader" -instr-profile="$build/$reader.profdata" -show-branch-summary \
+    $(sources_of "$reader") | awk '/\.cpp/ { printf "  %s: %s of functions, %s of lines, %s of branches\n", $1, $7, $10, $13 }')
+  printf '%s: %s\n%s\n' "$reader" "$(grep DONE "$log")" "$report"
+}
+
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+running=0
+for reader in "${readers[@]}"; do
+  if ((running == $(nproc))); then wait -n; else running=$((running + 1)); fi  # the first that fails ends all
+  fuzz "$reader" &
+done
+while ((running > 0)); do
+  wait -n
+  running=$((running - 1))
 done
