@@ -109,7 +109,7 @@ TEST_F(CheckpointCommandTest, VerifyReadsAllFilesOfACheckpoint) {
   std::ofstream(model, std::ios::binary) << bytes;
   const auto result = checkpoint({"verify", directory});
   EXPECT_EQ(result.exit_code, 3);
-  EXPECT_THAT(result.out, HasSubstr("model.safetensors: its checksum is"));
+  EXPECT_THAT(result.out, HasSubstr("model.safetensors: tensor 'fc.weight': its checksum is"));
 }
 
 TEST_F(CheckpointCommandTest, ConvertedWeightsAreTheSame) {

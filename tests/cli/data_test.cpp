@@ -245,7 +245,7 @@ TEST_F(DataCommandTest, HelpSaysWhatThereIs) {
        {std::pair<std::vector<std::string>, const char*>{{"data", "--help"}, "inspect"},
         {{"data", "inspect", "--help"}, "--contact-sheet"},
         {{"data", "bench", "--help"}, "--workers"},
-        {{"--help"}, "  data      Inspect data sets"}}) {
+        {{"--help"}, " Inspect data sets;"}}) {
     const auto result = bellows(words);
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_THAT(result.out, HasSubstr(text));

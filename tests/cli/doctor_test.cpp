@@ -49,7 +49,9 @@ class CpuOnlyLibTorch {
 TEST(DoctorTest, TellsMachineLibTorchAndDevices) {
   const auto result = bellows({"doctor"});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-  for (const char* words : {"processor", "memory", TEST_LIBTORCH, "C++ ABI", "CUDA", "  cpu"}) {
+  const std::string libtorch = fs::canonical(TEST_LIBTORCH).string();
+  for (const std::string& words :
+       std::vector<std::string>{"processor", "memory", libtorch, "C++ ABI", "CUDA", "  cpu"}) {
     EXPECT_THAT(result.out, HasSubstr(words));
   }
 }
