@@ -198,7 +198,16 @@ fs::path publish(const fs::path& root, int64_t step, const fs::path& written) {
 
 void discard(const fs::path& directory) {
   const auto name = parse_name(directory.filename().string());
-  const fs::path hidden = hidden_name(directory.parent_path(), name ? name->step : 0, "del");
+  if (!name || (!name->kind.empty() && name->kind != "old")) {
+    throw ValueError(directory.string() + ": is no checkpoint, expected a directory step-N");
+  }
+  std::error_code error;  // what is not there is the rename's error
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    if (entry.is_symlink() || !entry.is_directory()) continue;
+    throw ValueError(entry.path().string() +
+                     ": is a directory, and a checkpoint has none; remove it by hand");
+  }
+  const fs::path hidden = hidden_name(directory.parent_path(), name->step, "del");
   rename_durably(directory, hidden);
   remove_directory(hidden);
 }

@@ -43,7 +43,8 @@ void make_directory(const std::filesystem::path& path);
 std::filesystem::path publish(const std::filesystem::path& root, int64_t step,
                               const std::filesystem::path& written);
 
-/// Removes a checkpoint; in no moment half of it has its name. Throws FileError.
+/// Removes a checkpoint; in no moment half of it has its name. Throws ValueError, with nothing
+/// changed, for what is not named as one or holds a directory; FileError.
 void discard(const std::filesystem::path& directory);
 
 /// Removes a directory of plain files. Throws FileError.

@@ -37,9 +37,10 @@ class SafetensorsFile {
   const TensorEntry& entry(std::string_view name) const;
 
   /// One tensor, on the CPU. Mapped tensors keep the map alive, also after this object and the
-  /// file's name are gone; writing to them changes neither the file nor other maps of it. A tensor
-  /// that its file does not align for its type is read instead. Throws ValueError (no such name, a
-  /// type that LibTorch lacks), FileError, CorruptFileError naming the tensor.
+  /// file's name are gone; writing to them changes neither the file nor the maps of other objects.
+  /// Those of this object and its copies are the same memory each time, as in Python. A tensor that
+  /// its file does not align for its type is read instead. Throws ValueError (no such name, a type
+  /// that LibTorch lacks), FileError, CorruptFileError naming the tensor.
   at::Tensor tensor(std::string_view name, Memory memory = Memory::own) const;
   /// All of them, in order of their offsets.
   NamedTensors tensors(Memory memory = Memory::own) const;

@@ -254,6 +254,10 @@ int64_t dtype_bits(std::string_view dtype) {
 }
 
 Header parse_header(const std::filesystem::path& path, std::string_view text, uint64_t data_bytes) {
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    // The parser would take it for the end.
+    throw CorruptFileError(path, concat("a zero byte at ", nul, " of the header"));
+  }
   HeaderEvents events;
   if (!json::sax_parse(text, &events)) throw CorruptFileError(path, events.error());
   Header header = events.take_header();

@@ -42,6 +42,8 @@ struct BackgroundTask::State {
   }
 
   void wait_until_idle(std::unique_lock<std::mutex>& lock) {
+    if (task && std::this_thread::get_id() == thread.get_id())
+      throw ValueError("work in the background cannot wait for itself");
     changed.wait(lock, [this] { return !task; });
   }
 

@@ -58,6 +58,12 @@ void InputFile::read(uint64_t offset, std::span<std::byte> bytes) const {
 
 std::shared_ptr<std::byte> InputFile::map() const {
   if (size_ == 0) return nullptr;
+  struct stat status = {};
+  if (::fstat(fd_, &status) == -1) throw FileError(path(), "stat", errno);
+  if (static_cast<uint64_t>(status.st_size) < size_) {
+    throw CorruptFileError(path(), concat("it has ", status.st_size, " bytes now, and had ", size_,
+                                          " when it was opened"));
+  }
   void* data = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd_, 0);
   if (data == MAP_FAILED) throw FileError(path(), "map", errno);
   return {static_cast<std::byte*>(data),

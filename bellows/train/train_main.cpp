@@ -76,7 +76,7 @@ std::optional<fs::path> resume(Trainer& trainer, Job& job, const RunDirectory& r
 }
 
 /// Trains and writes the summary. Errors from here on are failures while running.
-Outcome run_job(Job& job, const RunDirectory& run, const std::string& resolved) {
+Outcome run_job(Job& job, const RunDirectory& run, const std::string& resolved, bool& resumed) {
   Trainer trainer(*job.model, *job.optimizer, classification(),
                   {.epochs = job.epochs, .device = job.device.device, .log_every = job.log_every});
   trainer.add(std::make_shared<ProgressDisplay>(
@@ -99,6 +99,7 @@ Outcome run_job(Job& job, const RunDirectory& run, const std::string& resolved) 
   };
   try {
     summary.checkpoint = relative_checkpoint(run, resume(trainer, job, run));
+    resumed = true;
     write_file_atomically(run.path() / "config.toml",
                           resolved);  // not before the checkpoint fits it
     const Outcome outcome = trainer.fit(*job.training, job.evaluation.get());
@@ -128,6 +129,7 @@ int train_job(const Arguments& arguments, const nn::Registry& registry,
   std::optional<Job> job;
   std::optional<RunDirectory> run;
   std::string resolved;
+  bool resumed = false;  // or nothing was there to go on from
   try {
     Config config = read_config(arguments);
     init_for(config);
@@ -141,14 +143,14 @@ int train_job(const Arguments& arguments, const nn::Registry& registry,
   }
   try {
     announce(*job, *run);
-    const Outcome outcome = run_job(*job, *run, resolved);
+    const Outcome outcome = run_job(*job, *run, resolved, resumed);
     return static_cast<int>(outcome == Outcome::interrupted ? ExitCode::interrupted
                                                             : ExitCode::done);
   } catch (const ValueError& error) {  // a checkpoint that does not fit the configuration
     return report(program, error, ExitCode::usage);
   } catch (const std::exception& error) {
     log::info("failed: " + message_of(error));  // to the log file; report() tells the user
-    return report(program, error, ExitCode::failed);
+    return report(program, error, resumed ? ExitCode::failed : exit_code(error));
   }
 }
 

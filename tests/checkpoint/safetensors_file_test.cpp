@@ -124,6 +124,14 @@ TEST_F(SafetensorsFileTest, MappedTensorsOfAFileThatIsWrittenAnewStayAsTheyWere)
   EXPECT_TRUE(at::equal(SafetensorsFile(path()).tensor("a"), at::full({2}, 2.0)));
 }
 
+TEST_F(SafetensorsFileTest, FileThatWasCutAfterItWasOpenedIsNotMapped) {
+  write_safetensors(path(), {{"a", at::ones({4000})}});
+  const SafetensorsFile file(path());
+  std::filesystem::resize_file(path(), 200);
+  EXPECT_THROW(file.tensor("a", Memory::mapped), CorruptFileError);
+  EXPECT_THROW(file.tensor("a"), CorruptFileError);
+}
+
 TEST_F(SafetensorsFileTest, TensorThatTheFileDoesNotAlignIsReadInstead) {
   std::string header = R"({"a":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}})";
   header.append((8 - header.size() % 8) % 8 + 3, ' ');

@@ -229,6 +229,7 @@ TEST_F(SafetensorsTest, EveryFaultOfAHeaderHasItsOwnMessage) {
   expect("{" + entry("a", "[2]") + "}", "got 4 bytes, expected 8 for F32 of shape [2]");
   expect("{" + entry("a", "[1]", "[4,8]") + "}", "tensor 'a': data_offsets [4, 8] leave a hole", 8);
   expect("{" + entry("a") + "," + entry("b") + "}", "tensor 'b': data_offsets [0, 4] overlap");
+  expect("{" + entry("a") + "}" + std::string(1, '\0') + "garbage", "a zero byte at");
   expect("{" + entry("a", "[0]", "[4,0]") + "}", "end before they begin");
   expect("{" + entry("a") + "}", "reach past the end of the file, which holds 3 bytes", 3);
   expect("{" + entry("a") + "}", "got 5 bytes of data, expected 4", 5);

@@ -88,6 +88,18 @@ TEST(ResumeTest, CheckpointsThatAreAllDamagedAreNotOverwritten) {
   EXPECT_EQ(run.train({"--overwrite"}).exit_code, 0);
 }
 
+TEST(ResumeTest, DamagedCheckpointThatWasAskedForIsExitCode3) {
+  const SmallRun run;
+  ASSERT_EQ(run.train().exit_code, 0);
+  const fs::path checkpoint = fs::canonical(run.run_folder() + "/checkpoints/last");
+  std::string bytes = read_file(checkpoint / "model.safetensors");
+  bytes.back() ^= 1;
+  std::ofstream(checkpoint / "model.safetensors") << bytes;
+  const auto result = run.train({"--resume", checkpoint.string(), "--set", "run.epochs=3"});
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, HasSubstr("its checksum is"));
+}
+
 TEST(ResumeTest, CheckpointOfANewerVersionIsNotOverwritten) {
   const SmallRun run;
   ASSERT_EQ(run.train().exit_code, 0);

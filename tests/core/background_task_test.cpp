@@ -24,6 +24,16 @@ std::string error_of(Fn fn) {
   return "no error";
 }
 
+TEST(BackgroundTaskTest, TaskThatWaitsForItselfIsAnErrorNotAHang) {
+  BackgroundTask background;
+  background.start([&] { background.wait(); });
+  EXPECT_THAT(error_of([&] { background.wait(); }), HasSubstr("cannot wait for itself"));
+  background.start([&] { background.start([] {}); });
+  EXPECT_THAT(error_of([&] { background.wait(); }), HasSubstr("cannot wait for itself"));
+  background.start([] {});
+  background.wait();
+}
+
 TEST(BackgroundTaskTest, RunsInAnotherThreadWhileTheCallerGoesOn) {
   BackgroundTask background;
   std::latch go(1);

@@ -102,6 +102,7 @@ def refused_files():
     yield "bytes after the object", file("{" + tensor() + "}x", one)
     yield "bad UTF-8", file(b'{"\xff":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', one)
     yield "deep JSON", file('{"a":' + "[" * 100_000 + "]" * 100_000 + "}")
+    yield "a zero byte after the end", file("{" + tensor() + "}\0garbage", one)
     yield "overlap", file("{" + tensor() + "," + tensor("b") + "}", one)
     yield "name twice, the second elsewhere", file("{" + tensor() + "," + tensor(offsets="[4,8]") + "}", bytes(8))
     yield "half a byte", file("{" + tensor(dtype='"F4"', shape="[3]", offsets="[0,1]") + "}", bytes(1))
