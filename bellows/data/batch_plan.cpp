@@ -96,6 +96,15 @@ std::shared_ptr<const BatchList> BatchPlan::checked_list(int64_t epoch) const {
     throw ValueError(concat("loader: the sampler gave ", list->size(), " batches for epoch ", epoch,
                             ", expected its size, ", batches()));
   }
+  int64_t begin = 0;
+  for (const int64_t end : list->ends) {
+    if (end < begin || end > std::ssize(list->indices)) {
+      throw ValueError(concat("loader: the sampler's batches of epoch ", epoch, " end at ", end,
+                              " after ", begin, ", expected rising places among its ",
+                              list->indices.size(), " indices"));
+    }
+    begin = end;
+  }
   const auto& order = list->indices;
   const auto bad = std::find_if(order.begin(), order.end(),
                                 [&](int64_t index) { return index < 0 || index >= dataset_size_; });

@@ -26,6 +26,10 @@ PreparedBatch BatchReader::read(int64_t number, Reading& reading) {
     fail(error.what_without_backtrace());
   } catch (const std::exception& error) {
     fail(error.what());
+  } catch (const Cancelled&) {
+    throw;
+  } catch (...) {
+    fail(kNoException);
   }
   return {};
 }
@@ -66,6 +70,11 @@ void BatchReader::finish(PreparedBatch& batch, int64_t number, std::vector<Tree>
       batch.batch.data = collated(samples);
       break;
     } catch (const CollateError& error) {
+      if (error.position() >= samples.size()) {
+        std::throw_with_nested(
+            ValueError(concat("collate: an error names sample ", error.position(), " of ",
+                              samples.size(), ": ", error.what())));
+      }
       const auto place = static_cast<std::ptrdiff_t>(error.position());
       const int64_t index = indices[error.position()];
       if (options_.on_error == OnError::raise)
@@ -121,7 +130,9 @@ class MapReader : public BatchReader {
     try {
       batch.batch = {dataset.read_batch(indices, pass_, *memory_),
                      static_cast<int64_t>(indices.size())};
-    } catch (const std::exception&) {
+    } catch (const Cancelled&) {
+      throw;
+    } catch (...) {
       if (options_.on_error == OnError::raise) throw;
       return std::nullopt;
     }
@@ -182,6 +193,8 @@ class StreamReader : public BatchReader {
       std::throw_with_nested(SampleError(index, error.what_without_backtrace(), source));
     } catch (const std::exception& error) {
       std::throw_with_nested(SampleError(index, error.what(), source));
+    } catch (...) {
+      std::throw_with_nested(SampleError(index, kNoException, source));
     }
   }
 

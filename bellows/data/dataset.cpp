@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include "bellows/core/text.h"
+#include "bellows/data/batch_reader.h"
 
 namespace bellows::data {
 namespace {
@@ -24,6 +25,8 @@ Tree named(const Dataset& dataset, int64_t index, Get get) {
         SampleError(index, error.what_without_backtrace(), dataset.source(index)));
   } catch (const std::exception& error) {
     std::throw_with_nested(SampleError(index, error.what(), dataset.source(index)));
+  } catch (...) {
+    std::throw_with_nested(SampleError(index, kNoException, dataset.source(index)));
   }
 }
 

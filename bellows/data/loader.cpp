@@ -15,12 +15,17 @@ namespace {
 void check_options(const LoaderOptions& options) {
   const auto fail = [](const auto&... what) { throw ValueError(concat("loader: ", what...)); };
   if (options.workers < 0) fail("workers must be 0 or more, got ", options.workers);
-  if (options.prefetch < 1) fail("got prefetch ", options.prefetch, ", expected at least 1");
-  if (options.timeout.count() < 0) {
-    fail("got a time-out of ", options.timeout.count(), " ms, expected 0 (none) or more");
+  constexpr int64_t kMostAhead = 1 << 20;
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
+  if (options.prefetch < 1 || options.prefetch > kMostAhead)
+    fail("got prefetch ", options.prefetch, ", expected 1 to ", kMostAhead);
+  if (options.workers > kMostAhead)
+    fail("got ", options.workers, " workers, expected at most ", kMostAhead);
+  if (options.timeout.count() < 0 || options.timeout > kLongest) {
+    fail("got a time-out of ", options.timeout.count(), " ms, expected 0 (none) to a year");
   }
-  if (options.stop_timeout.count() < 0) {
-    fail("got a stop_timeout of ", options.stop_timeout.count(), " ms, expected 0 or more");
+  if (options.stop_timeout.count() < 0 || options.stop_timeout > kLongest) {
+    fail("got a stop_timeout of ", options.stop_timeout.count(), " ms, expected 0 to a year");
   }
   if (options.collate && options.pad) {
     fail("got both a collate function and a value for padding, expected one of them");

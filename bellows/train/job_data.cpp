@@ -107,7 +107,7 @@ DataTable::DataTable(Options& table, uint64_t seed) {
   loading_.workers = table.get_in<int64_t>("workers", 0, 0, 1024);
   loading_.prefetch = table.get_in<int64_t>("prefetch", 2, 1, 1024);
   loading_.drop_last = table.get<bool>("drop_last", false);
-  constexpr double kMostSeconds = 1e9;
+  constexpr double kMostSeconds = 3e7;
   loading_.timeout = std::chrono::milliseconds(
       std::llround(1000 * table.get_in<double>("timeout", 600, 0, kMostSeconds)));
   loading_.on_error = table.get_one_of("on_error", "raise", {"raise", "skip"}) == "skip"
@@ -209,7 +209,7 @@ DataTable::Source DataTable::open_folder(bool training) const {
   if (reduced_decode_ && !(training && has("resized-crop")))
     image.least_height = image.least_width = std::max(image_size_, image_size_ * 256 / 224);
   const auto folder = std::make_shared<data::ImageFolder>(part(training, ""), image);
-  Source source{folder, nullptr, static_cast<int64_t>(folder->classes().size())};
+  Source source{folder, nullptr, std::ssize(folder->classes()), folder->classes()};
   if (times_) source.dataset = timed(folder, image, times_);
   if (training && limit_ > 0 && limit_ < folder->size()) {
     source.dataset = data::subset(source.dataset, data::SequentialSampler(limit_).indices(0));
@@ -345,9 +345,11 @@ std::unique_ptr<data::Loader> DataTable::load(const Source& source, bool trainin
 
 std::unique_ptr<data::Loader> DataTable::training() const {
   const Source source = open(/*training=*/true);
-  if (source.classes > classes_) {
-    throw EnvironmentError(concat(part(true, "").string(), ": got ", source.classes,
-                                  " classes, expected the ", classes_, " of the evaluation data"));
+  if (source.class_names != class_names_) {
+    // A class's number is its place among the names: another set of names shifts them.
+    throw EnvironmentError(concat(
+        part(true, "").string(), ": got classes ", join(source.class_names), ", expected those of ",
+        part(false, "").string(), ": ", join(class_names_), "; give each class a folder in both"));
   }
   return data::to_device(load(source, /*training=*/true, loading(true)), device_);
 }
@@ -355,6 +357,7 @@ std::unique_ptr<data::Loader> DataTable::training() const {
 std::unique_ptr<data::Loader> DataTable::evaluation() {
   const Source source = open(/*training=*/false);
   classes_ = source.classes;
+  class_names_ = source.class_names;
   data::LoaderOptions one = loading(false);
   one.batch_size = 1;
   one.workers = 0;

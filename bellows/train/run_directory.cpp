@@ -162,6 +162,7 @@ void write_summary(const fs::path& path, const Summary& summary) {
       {"device", summary.device},
       {"world_size", summary.world_size},
       {"checkpoint", summary.checkpoint}};
+  if (summary.skipped_samples > 0) json["skipped_samples"] = summary.skipped_samples;
   if (!summary.error.empty()) json["error"] = summary.error;
   write_file_atomically(
       path, json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");

@@ -60,6 +60,7 @@ struct Summary {
   std::string error = "";  // the sentence of a failed run
   Progress progress = {};
   Values metrics = {};
+  int64_t skipped_samples = 0;  // of the training data, in this process (data.on_error = "skip")
   std::string device = "";
   int64_t world_size = 1;
   std::string checkpoint = "";  // relative to the run folder; "" for none

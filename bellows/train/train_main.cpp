@@ -75,6 +75,14 @@ std::optional<fs::path> resume(Trainer& trainer, Job& job, const RunDirectory& r
   return std::nullopt;
 }
 
+void tell_skipped(const data::LoaderReport& report) {
+  if (report.skipped == 0) return;
+  log::warn(concat(report.skipped,
+                   " training samples could not be read and were left out; the "
+                   "first: ",
+                   report.first_skipped.front().reason));
+}
+
 /// Trains and writes the summary. Errors from here on are failures while running.
 Outcome run_job(Job& job, const RunDirectory& run, const std::string& resolved, bool& resumed) {
   Trainer trainer(*job.model, *job.optimizer, classification(),
@@ -94,6 +102,7 @@ Outcome run_job(Job& job, const RunDirectory& run, const std::string& resolved, 
     summary.status = status;
     summary.progress = trainer.progress();
     summary.metrics = trainer.last_values();
+    summary.skipped_samples = job.training->report().skipped;
     if (checkpointing->last()) summary.checkpoint = relative_checkpoint(run, checkpointing->last());
     write_summary(run.path() / "summary.json", summary);
   };
@@ -103,6 +112,7 @@ Outcome run_job(Job& job, const RunDirectory& run, const std::string& resolved, 
     write_file_atomically(run.path() / "config.toml",
                           resolved);  // not before the checkpoint fits it
     const Outcome outcome = trainer.fit(*job.training, job.evaluation.get());
+    tell_skipped(job.training->report());
     write(outcome == Outcome::completed ? "completed"
           : outcome == Outcome::stopped ? "stopped"
                                         : "interrupted");
@@ -150,7 +160,9 @@ int train_job(const Arguments& arguments, const nn::Registry& registry,
     return report(program, error, ExitCode::usage);
   } catch (const std::exception& error) {
     log::info("failed: " + message_of(error));  // to the log file; report() tells the user
-    return report(program, error, resumed ? ExitCode::failed : exit_code(error));
+    // A file that cannot be written any more is a failure of the run; damaged data are not.
+    const bool file = dynamic_cast<const FileError*>(&error) != nullptr;
+    return report(program, error, resumed && file ? ExitCode::failed : exit_code(error));
   }
 }
 

@@ -221,6 +221,13 @@ void Trainer::log() {
 }
 
 bool Trainer::end_epoch(data::Loader* evaluation) {
+  if (progress_.batch == 0) {
+    const data::LoaderReport report = training_->report();
+    throw EnvironmentError(
+        concat("epoch ", progress_.epoch, " of the training data had no batch",
+               report.first_skipped.empty() ? "" : "; the first sample that could not be read: ",
+               report.first_skipped.empty() ? "" : report.first_skipped.front().reason));
+  }
   collect();
   Values values;
   for (const auto& [name, value] : epoch_metrics_.means()) values["train_" + name] = value;

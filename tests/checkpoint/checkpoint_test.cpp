@@ -197,14 +197,14 @@ TEST_F(CheckpointTest, WhatIsNoCheckpointIsNotRemoved) {
   const fs::path other = root() / "thesis";
   fs::create_directory(other);
   std::ofstream(other / "thesis.tex") << "mine";
-  EXPECT_THROW(remove(other), ValueError);
-  EXPECT_THROW(remove(root()), ValueError);
+  EXPECT_THROW(checkpoint::remove(other), ValueError);
+  EXPECT_THROW(checkpoint::remove(root()), ValueError);
   fs::create_directory(root() / "step-00000001" / "notes");
-  EXPECT_THROW(remove(root() / "step-00000001"), ValueError);
-  EXPECT_THROW(remove(root() / "step-00000009"), FileError);
+  EXPECT_THROW(checkpoint::remove(root() / "step-00000001"), ValueError);
+  EXPECT_THROW(checkpoint::remove(root() / "step-00000009"), FileError);
   EXPECT_TRUE(fs::exists(other / "thesis.tex"));
   EXPECT_TRUE(load_run(root() / "step-00000001").is(1));
-  remove(root() / "step-00000002");
+  checkpoint::remove(root() / "step-00000002");
   EXPECT_THAT(entries(), ElementsAre("last", "step-00000001", "thesis"));
 }
 

@@ -177,6 +177,31 @@ TEST_F(DataCommandTest, BenchTellsInputFromCompute) {
   EXPECT_THAT(compute.out, HasSubstr("compute binds")) << compute.err;
 }
 
+TEST_F(DataCommandTest, TrainingCountsImagesItLeavesOutAndNeedsOneThatItCanRead) {
+  for (int i = 0; i < 4; ++i) {
+    for (const char* part : {"train/a/", "val/a/"})
+      write(part + std::to_string(i) + ".png", png_bytes(picture(9, 9, 3, i)));
+  }
+  write("train/a/2.png", "no image");
+  const auto train = [&](const std::string& policy) {
+    const std::string text = "dataset = \"image-folder\"\nroot = \"" + folder_.path().string() +
+                             "\"\nbatch_size = 2\nimage_size = 8\n";
+    return bellows({"train", config(text), "--run", (folder_ / "run").string(), "--overwrite",
+                    "--set", "model.in_features=192", "--set", "data.on_error=" + policy});
+  };
+  const auto raised = train("\"raise\"");
+  EXPECT_EQ(raised.exit_code, 3) << raised.err;
+  EXPECT_THAT(raised.err, HasSubstr("2.png"));
+  const auto skipped = train("\"skip\"");
+  EXPECT_EQ(skipped.exit_code, 0) << skipped.err;
+  EXPECT_THAT(skipped.err, AllOf(HasSubstr("1 training samples"), HasSubstr("2.png")));
+  EXPECT_THAT(read_file(folder_ / "run/summary.json"), HasSubstr("\"skipped_samples\": 1"));
+  for (int i = 0; i < 4; ++i) write("train/a/" + std::to_string(i) + ".png", "no image");
+  const auto none = train("\"skip\"");
+  EXPECT_EQ(none.exit_code, 3) << none.err;
+  EXPECT_THAT(none.err, AllOf(HasSubstr("had no batch"), HasSubstr("0.png")));
+}
+
 TEST_F(DataCommandTest, BenchCopiesToASimulatedDevice) {
   const SmallRun run;
   const auto result = bellows(

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <chrono>
 #include <gmock/gmock.h>
+#include <limits>
 #include <stdexcept>
 #include <thread>
 
@@ -36,6 +37,80 @@ std::shared_ptr<Probe> failing_at(int64_t bad) {
     if (index == bad) throw std::runtime_error("the image is unreadable");
     return index;
   });
+}
+
+// What a user's code throws need not be a std::exception.
+TEST(LoaderErrorsTest, WhateverIsThrownIsASampleError) {
+  for (const int64_t workers : {0, 2}) {
+    const auto odd = [] {
+      return std::make_shared<Probe>(8, [](int64_t index, Random&) {
+        if (index == 5) throw 42;
+        return index;
+      });
+    };
+    const auto raising = in_order(odd(), {.batch_size = 4, .workers = workers});
+    raising->next();
+    EXPECT_THAT(message_of<SampleError>([&] { raising->next(); }),
+                HasSubstr("sample 5 (folder/5.jpg): something that is no std::exception"));
+    const auto skipping =
+        in_order(odd(), {.batch_size = 4, .workers = workers, .on_error = OnError::skip});
+    EXPECT_EQ(rest_of_epoch(*skipping), (Batches{{0, 1, 2, 3}, {4, 6, 7}}));
+    EXPECT_EQ(skipping->report().skipped, 1);
+    const auto collating = in_order(
+        odd(),
+        {.batch_size = 4, .workers = workers, .collate = [](auto, auto&) -> Tree { throw 42; }});
+    EXPECT_THAT(message_of<Error>([&] { collating->next(); }),
+                HasSubstr("batch 0 of epoch 0: something that is no std::exception"));
+  }
+}
+
+TEST(LoaderErrorsTest, CollateErrorOfASampleThatIsNotThereIsAnError) {
+  for (const OnError policy : {OnError::raise, OnError::skip}) {
+    const auto loader =
+        in_order(std::make_shared<Probe>(4),
+                 {.batch_size = 4, .on_error = policy, .collate = [](auto, auto&) -> Tree {
+                    throw CollateError(99, "mine");
+                  }});
+    EXPECT_THAT(message_of<Error>([&] { loader->next(); }),
+                HasSubstr("names sample 99 of 4: mine"));
+  }
+}
+
+// Two batches that end where the test says.
+class OddBatches : public BatchSampler {
+ public:
+  explicit OddBatches(Order ends) : ends_(std::move(ends)) {}
+  int64_t size() const override { return std::ssize(ends_); }
+  int64_t samples() const override { return 2; }
+  int64_t batch_size() const override { return 1; }
+  BatchList batches(int64_t) const override { return {{0, 1}, ends_}; }
+  int64_t world_size() const override { return 1; }
+  uint64_t order_hash(int64_t) const override { return 0; }
+
+ private:
+  Order ends_;
+};
+
+TEST(LoaderErrorsTest, BatchesThatEndElsewhereAreRefused) {
+  const auto make = [](Order ends) {
+    return make_loader(std::make_shared<Probe>(2), std::make_shared<OddBatches>(std::move(ends)),
+                       LoaderOptions{});
+  };
+  EXPECT_EQ(rest_of_epoch(*make({1, 2})), (Batches{{0}, {1}}));
+  for (const Order& ends : {Order{100, 200}, {2, 1}, {-1, 2}, {1, 3}}) {
+    EXPECT_THAT(message_of<ValueError>([&] { make(ends); }), HasSubstr("expected rising places"));
+  }
+}
+
+TEST(LoaderErrorsTest, ExtremeOptionsAreRefused) {
+  const auto refused = [](LoaderOptions options) {
+    EXPECT_THROW(in_order(std::make_shared<Probe>(4), options), ValueError);
+  };
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  refused({.workers = 2, .prefetch = kMost});
+  refused({.workers = kMost});
+  refused({.timeout = std::chrono::milliseconds::max()});
+  refused({.stop_timeout = std::chrono::milliseconds::max()});
 }
 
 TEST(LoaderErrorsTest, ErrorComesInOrderWithSampleSourceAndText) {

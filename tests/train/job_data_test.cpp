@@ -25,6 +25,7 @@ using data::test::message_of;
 using data::test::picture;
 using data::test::png_bytes;
 using data::test::TemporaryFolder;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Setting = std::pair<const char*, OptionValue>;
 
@@ -191,7 +192,17 @@ TEST_F(DataTableTest, MoreClassesInTrainingThanInEvaluationAreRefused) {
   auto folder = table("image-folder");
   folder.evaluation();
   EXPECT_THAT(message_of<EnvironmentError>([&] { folder.training(); }),
-              HasSubstr("got 3 classes, expected the 2 of the evaluation data"));
+              HasSubstr("got classes cat, dog, emu, expected those of"));
+}
+
+// As many classes, but other ones: the numbers would shift.
+TEST_F(DataTableTest, OtherClassesInTrainingThanInEvaluationAreRefused) {
+  write_folder();
+  std::filesystem::rename(folder_.path() / "train/dog", folder_.path() / "train/bee");
+  auto folder = table("image-folder");
+  folder.evaluation();
+  EXPECT_THAT(message_of<EnvironmentError>([&] { folder.training(); }),
+              AllOf(HasSubstr("got classes bee, cat, expected those of"), HasSubstr("cat, dog")));
 }
 
 TEST_F(DataTableTest, TarShardsAreShuffledByEpoch) {
