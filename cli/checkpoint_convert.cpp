@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 NamedTensors read_all(const std::string& path, const std::string& select) {
   const auto file = checkpoint::open_weights_file(path, select);
   if (file->entries().empty()) throw ValueError(path + ": has no tensors to convert");
+  file->check_names(path);
   ProgressLine line(std::cerr);
   NamedTensors tensors;
   for (size_t i = 0; i < file->entries().size(); ++i) {

@@ -136,6 +136,8 @@ int checkpoint_diff(int argc, char** argv) {
 
   const auto a = checkpoint::open_weights_file(first, select_first);
   const auto b = checkpoint::open_weights_file(second, select_second);
+  a->check_names(first);
+  b->check_names(second);
   const int64_t different = print_differences(*a, *b, tolerance);
   if (different == 0) {
     std::cout << a->entries().size() << " tensors are the same" << std::endl;

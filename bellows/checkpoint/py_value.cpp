@@ -1,6 +1,7 @@
 #include "bellows/checkpoint/py_value.h"
 
 #include <array>
+#include <charconv>
 #include <set>
 
 #include "bellows/core/error.h"
@@ -19,11 +20,21 @@ const T& get(const PyValue& value, std::string_view expected) {
   throw ValueError(concat("Python value: got a ", value.kind(), ", expected a ", expected));
 }
 
-// How a key stands in a tensor's name or a tree; empty for keys that cannot.
-std::string key_text(const PyValue& key) {
-  if (key.is<std::string>()) return key.string();
-  if (key.is<int64_t>()) return std::to_string(key.integer());
-  return "";
+// As Python prints it; whole numbers keep a point.
+std::string real_text(double value) {
+  std::array<char, 32> text;
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value);
+  const std::string shortest(text.data(), end.ptr);
+  return shortest.find_first_not_of("-0123456789") == std::string::npos ? shortest + ".0"
+                                                                        : shortest;
+}
+
+std::string tuple_text(const PyTuple& tuple) {
+  std::vector<std::string> parts;
+  for (const PyValue& item : tuple.items) {
+    parts.push_back(item.is<std::string>() ? "'" + item.string() + "'" : key_text(item));
+  }
+  return "(" + join(parts) + (parts.size() == 1 ? ",)" : ")");
 }
 
 class Flattener {
@@ -54,6 +65,20 @@ class Flattener {
 };
 
 }  // namespace
+
+std::string key_text(const PyValue& key) {
+  if (key.is<std::string>()) return key.string();
+  if (key.is<int64_t>()) return std::to_string(key.integer());
+  if (key.is_none()) return "None";
+  if (key.is<bool>()) return key.boolean() ? "True" : "False";
+  if (key.is<double>()) return real_text(key.number());
+  if (const auto* bytes = std::get_if<PyBytes>(&key.variant())) return "b'" + bytes->bytes + "'";
+  if (const auto* tuple = std::get_if<PyTuple>(&key.variant())) return tuple_text(*tuple);
+  if (const auto* number = std::get_if<std::complex<double>>(&key.variant())) {
+    return concat("(", number->real(), number->imag() < 0 ? "" : "+", number->imag(), "j)");
+  }
+  throw ValueError(concat("Python value: a dictionary's key is a ", key.kind()));
+}
 
 const PyValue* PyDict::find(std::string_view key) const {
   for (const auto& [own, value] : items) {
@@ -106,7 +131,14 @@ NamedTensors flatten(const PyValue& value) {
 
 PyValue state_dict_of(const NamedTensors& tensors) {
   PyDict dict{.items = {}, .ordered = true};
-  for (const auto& [name, tensor] : tensors) dict.add(name, tensor);
+  std::set<std::string_view> names;
+  for (const auto& [name, tensor] : tensors) {
+    if (!names.insert(name).second) {
+      throw ValueError("state_dict_of: two tensors are named '" + name +
+                       "', expected each name once");
+    }
+    dict.add(name, tensor);
+  }
   return dict;
 }
 

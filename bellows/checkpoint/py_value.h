@@ -81,11 +81,15 @@ class PyValue {
   Variant value_;
 };
 
-/// The tensors of a nest by their path ("model.fc.weight"; list items and integer keys by number);
-/// the name of a lone tensor is empty. Tied tensors stay tied. What is no tensor is left out.
+/// How a dictionary's key stands in a tensor's name: text as it is, others as Python prints them
+/// (7, 2.5, None, True, ('a', 2)).
+std::string key_text(const PyValue& key);
+/// The tensors of a nest by their path ("model.fc.weight"; list items by number, keys as key_text
+/// has them); the name of a lone tensor is empty. Tied tensors stay tied. What is no tensor is left
+/// out.
 /// Throws ValueError for a name that comes up twice.
 NamedTensors flatten(const PyValue& value);
-/// A state dict: an OrderedDict of tensors by name.
+/// A state dict: an OrderedDict of tensors by name. Throws ValueError for a name that comes twice.
 PyValue state_dict_of(const NamedTensors& tensors);
 
 /// As a Tree: tuples and sets become lists, integer keys text. Throws ValueError for bytes and

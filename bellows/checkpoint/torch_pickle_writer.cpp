@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <set>
 
 #include "bellows/checkpoint/torch_scalar_types.h"
 #include "bellows/checkpoint/tree_json.h"
@@ -118,14 +119,15 @@ void TorchPickleWriter::write_dict(const PyDict& dict, const std::string& path) 
   }
   if (dict.items.empty()) return;
   raw("(");
+  std::set<std::string> keys;  // as they are written
   for (const auto& [key, value] : dict.items) {
     if (key.is<PyList>() || key.is<PyDict>() || key.is<PySet>() || key.is<at::Tensor>()) {
       refuse(path, concat("has a key that is a ", key.kind()));
     }
-    const std::string name = key.is<std::string>() ? key.string()
-                             : key.is<int64_t>()   ? std::to_string(key.integer())
-                                                   : std::string(key.kind());
+    const std::string name = key_text(key);
+    const size_t begin = out_.size();
     write(key, below(path, name));
+    if (!keys.insert(out_.substr(begin)).second) refuse(path, "has the key '" + name + "' twice");
     write(value, below(path, name));
   }
   raw("u");

@@ -30,7 +30,8 @@ formats::TorchContents read_contents(const formats::InputBytes& file,
   return formats::read_torch_zip(file, directory, *prefix);
 }
 
-std::string key_text(const formats::pickle::Heap& heap, Value key) {
+// By which a part can be selected; empty for other keys.
+std::string plain_key(const formats::pickle::Heap& heap, Value key) {
   if (key.tag == Tag::text) return heap.text(key);
   if (key.tag == Tag::integer) return std::to_string(key.integer);
   return "";
@@ -62,8 +63,8 @@ Value TorchTensors::select(std::string_view keys) const {
     if (value.tag == Tag::dict) {
       const std::vector<Value>& items = heap.items(value);
       for (size_t i = 0; i + 1 < items.size() && !found; i += 2) {
-        const std::string name = key_text(heap, items[i]);
-        names.push_back(name);
+        const std::string name = plain_key(heap, items[i]);
+        if (!name.empty()) names.push_back(name);
         const bool last = keys == name;
         found = !name.empty() && (last || keys.starts_with(name + "."));
         if (!found) continue;
@@ -214,6 +215,14 @@ PyValue TorchTensors::convert(Value value, int depth) {
   return {};
 }
 
+std::string TorchTensors::name_of_key(Value key, int depth) {
+  const std::string plain = plain_key(contents_.heap, key);
+  if (!plain.empty() || key.tag == Tag::text) return plain;
+  if (key.tag == Tag::tensor)
+    throw CorruptFileError(file_.path(), "a dictionary's key is a Tensor");
+  return key_text(convert(key, depth));
+}
+
 void TorchTensors::name_all(Value value, const std::string& path, int depth,
                             std::vector<std::pair<std::string, Value>>& all) {
   check_depth(depth);
@@ -229,7 +238,7 @@ void TorchTensors::name_all(Value value, const std::string& path, int depth,
   } else if (value.tag == Tag::dict) {
     const std::vector<Value>& items = heap.items(value);
     for (size_t i = 0; i + 1 < items.size(); i += 2) {
-      name_all(items[i + 1], below(key_text(heap, items[i])), depth + 1, all);
+      name_all(items[i + 1], below(name_of_key(items[i], depth + 1)), depth + 1, all);
     }
   } else if (value.tag == Tag::list || value.tag == Tag::tuple) {
     heap.charge(heap.items(value).size());

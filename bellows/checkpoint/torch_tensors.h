@@ -39,6 +39,7 @@ class TorchTensors {
   PyDict convert_dict(formats::pickle::Value value, int depth);
   void name_all(formats::pickle::Value value, const std::string& path, int depth,
                 std::vector<std::pair<std::string, formats::pickle::Value>>& all);
+  std::string name_of_key(formats::pickle::Value key, int depth);
   void check_depth(int depth) const;
   void refuse_unknown();
 

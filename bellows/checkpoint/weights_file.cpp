@@ -1,6 +1,7 @@
 #include "bellows/checkpoint/weights_file.h"
 
 #include <algorithm>
+#include <set>
 
 #include <zlib.h>
 
@@ -222,6 +223,15 @@ class CheckpointWeights final : public WeightsFile {
 
 }  // namespace
 
+void WeightsFile::check_names(const fs::path& path) const {
+  std::set<std::string_view> names;
+  for (const WeightEntry& entry : entries_) {
+    if (names.insert(entry.name).second) continue;
+    throw ValueError(path.string() + ": two tensors come under the name '" + entry.name +
+                     "', expected each name once; take a part of the file");
+  }
+}
+
 std::unique_ptr<WeightsFile> open_weights_file(const fs::path& path, std::string_view select) {
   const FileKind kind = formats::kind_of(path);
   switch (kind) {
@@ -245,6 +255,7 @@ std::unique_ptr<WeightsFile> open_weights_file(const fs::path& path, std::string
 
 NamedTensors read_weights_file(const fs::path& path, std::string_view select) {
   const std::unique_ptr<WeightsFile> file = open_weights_file(path, select);
+  file->check_names(path);
   NamedTensors tensors;
   for (size_t i = 0; i < file->entries().size(); ++i) {
     tensors.emplace_back(file->entries()[i].name, file->read(i).detach());

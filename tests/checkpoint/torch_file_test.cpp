@@ -63,6 +63,37 @@ TEST_F(TorchFileTest, TiedTensorsStayTiedAndAreWrittenOnce) {
   EXPECT_EQ(read[1].second.select(0, 1).item<float>(), 5);
 }
 
+TEST_F(TorchFileTest, NamesAreAsPythonPrintsKeysAndComeOnce) {
+  const at::Tensor one = at::ones({1});
+  PyDict dict;
+  for (const PyValue& key : {PyValue(), PyValue(true), PyValue(2.5), PyValue(2.0), PyValue(7),
+                             PyValue(PyTuple{{"a", 2}}), PyValue(PyTuple{{1}})}) {
+    dict.add(key, one);
+  }
+  const std::vector<std::string> expected = {"None", "True", "2.5", "2.0", "7", "('a', 2)", "(1,)"};
+  write_torch_file(path_, dict);
+  const NamedTensors listed = read_weights_file(path_), flat = flatten(read_torch_file(path_));
+  ASSERT_THAT(listed, SizeIs(expected.size()));
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(listed[i].first, expected[i]);
+    EXPECT_EQ(flat[i].first, expected[i]);
+  }
+
+  EXPECT_THAT(error_of([&] { state_dict_of({{"w", one}, {"w", one}}); }), HasSubstr("'w'"));
+  PyDict twice;
+  twice.add("w", one);
+  twice.add("w", one);
+  EXPECT_THAT(error_of([&] { write_torch_file(folder_ / "twice.pt", twice); }),
+              HasSubstr("has the key 'w' twice"));
+  EXPECT_FALSE(fs::exists(folder_ / "twice.pt"));
+  PyDict collide;
+  collide.add(1, one);
+  collide.add("1", one);
+  write_torch_file(path_, collide);
+  EXPECT_THAT(error_of([&] { read_weights_file(path_); }),
+              HasSubstr("two tensors come under the name '1'"));
+}
+
 TEST_F(TorchFileTest, EveryKindOfWeightsIsLoadedIntoAModel) {
   const auto model_of = [](const std::string& name, at::IntArrayRef sizes) {
     return nn::from_function([](const Tree& input) { return input; }, {{name, at::zeros(sizes)}});

@@ -138,6 +138,23 @@ TEST_F(CheckpointCommandTest, ConvertReplacesNothingUnasked) {
   EXPECT_EQ(checkpoint({"convert", corpus("state.pt"), file("no/such/folder.pt")}).exit_code, 1);
 }
 
+TEST_F(CheckpointCommandTest, NamesThatComeTwiceAreRefused) {
+  const std::string collide = file("collide.pt");
+  checkpoint::PyDict dict;
+  dict.add("a.b", at::full({2}, 1.0));
+  dict.add("a", checkpoint::state_dict_of({{"b", at::full({2}, 2.0)}}));
+  checkpoint::write_torch_file(collide, dict);
+  for (const char* out : {"out.pt", "out.safetensors"}) {
+    const auto converted = checkpoint({"convert", collide, file(out)});
+    EXPECT_EQ(converted.exit_code, 2) << out;
+    EXPECT_THAT(converted.err, HasSubstr("two tensors come under the name 'a.b'"));
+    EXPECT_FALSE(fs::exists(file(out)));
+  }
+  EXPECT_EQ(checkpoint({"diff", collide, collide}).exit_code, 2);
+  EXPECT_EQ(checkpoint({"inspect", collide}).exit_code, 0);
+  EXPECT_EQ(checkpoint({"verify", collide}).exit_code, 0);
+}
+
 TEST_F(CheckpointCommandTest, DiffTellsEveryDifference) {
   const auto state = [](double value, at::IntArrayRef sizes) {
     return checkpoint::state_dict_of({{"same", at::full({2}, 1.0)},
