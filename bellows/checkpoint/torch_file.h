@@ -14,6 +14,8 @@ namespace bellows::checkpoint {
 /// nothing is taken before the file's size justifies it. Attributes of containers and tensors
 /// (a state dict's _metadata) are dropped; types, devices and layouts become text.
 ///
+/// What is read is compared with the archive's checksums, where it has any.
+///
 /// `select`: only that part, by dotted keys ("model", "ema.shadow"); the rest may then be of any
 /// class. Throws CorruptFileError, FileError; ValueError for another kind of file, a newer version,
 /// a class other than tensors and containers (all are named), a key that is not there.

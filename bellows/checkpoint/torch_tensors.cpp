@@ -22,14 +22,6 @@ bool is_zip(FileKind kind) {
   return kind != FileKind::torch_save_legacy;
 }
 
-formats::TorchContents read_contents(const formats::InputBytes& file,
-                                     const formats::ZipDirectory& directory, FileKind kind) {
-  if (!is_zip(kind)) return formats::read_torch_legacy(file);
-  const auto prefix = formats::torch_archive_prefix(directory);
-  if (!prefix) throw CorruptFileError(file.path(), "zip archive: it has no entry data.pkl");
-  return formats::read_torch_zip(file, directory, *prefix);
-}
-
 // By which a part can be selected; empty for other keys.
 std::string plain_key(const formats::pickle::Heap& heap, Value key) {
   if (key.tag == Tag::text) return heap.text(key);
@@ -49,8 +41,28 @@ std::string_view torch_type_name(at::ScalarType type) {
 TorchTensors::TorchTensors(const fs::path& path, FileKind kind)
     : file_(path),
       directory_(is_zip(kind) ? formats::read_zip_directory(file_) : formats::ZipDirectory()),
-      contents_(read_contents(file_, directory_, kind)),
+      contents_(read_contents(kind)),
       script_(kind == FileKind::torchscript || kind == FileKind::libtorch_archive) {}
+
+formats::TorchContents TorchTensors::read_contents(FileKind kind) const {
+  if (!is_zip(kind)) return formats::read_torch_legacy(file_);
+  const auto prefix = formats::torch_archive_prefix(directory_);
+  if (!prefix) throw CorruptFileError(file_.path(), "zip archive: it has no entry data.pkl");
+  const std::string pickle = *prefix + "data.pkl";
+  const formats::ZipEntry& entry = directory_.find(pickle)->second;
+  if (has_checksums() && !entry.compressed) {
+    const std::string bytes = file_.text(entry.offset, entry.bytes);
+    const uint32_t crc = formats::crc32_of(std::as_bytes(std::span(bytes)));
+    if (crc != entry.crc32) {
+      throw CorruptFileError(file_.path(), formats::crc32_fault(pickle, crc, entry.crc32));
+    }
+  }
+  return formats::read_torch_zip(file_, directory_, *prefix);
+}
+
+bool TorchTensors::has_checksums() const {
+  return std::ranges::any_of(directory_, [](const auto& entry) { return entry.second.crc32 != 0; });
+}
 
 Value TorchTensors::select(std::string_view keys) const {
   const auto& heap = contents_.heap;
@@ -92,6 +104,14 @@ at::Storage TorchTensors::storage(const formats::pickle::Storage& description) {
       at::empty({static_cast<int64_t>(stored.bytes)}, at::TensorOptions(at::kByte));
   if (stored.bytes > 0) {
     file_.read(stored.offset, {static_cast<std::byte*>(bytes.data_ptr()), stored.bytes});
+  }
+  if (stored.crc32 && has_checksums()) {
+    const uint32_t crc =
+        formats::crc32_of({static_cast<const std::byte*>(bytes.const_data_ptr()), stored.bytes});
+    if (crc != *stored.crc32) {
+      throw CorruptFileError(file_.path(),
+                             formats::crc32_fault("data/" + description.key, crc, *stored.crc32));
+    }
   }
   at::Storage storage = bytes.storage();
   alive_.emplace(description.key, storage.getWeakStorageImpl());

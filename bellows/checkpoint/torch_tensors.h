@@ -20,6 +20,10 @@ class TorchTensors {
   /// `kind` is that of the file: one of PyTorch's. Throws as read_torch_file.
   TorchTensors(const std::filesystem::path& path, formats::FileKind kind);
 
+  /// None in legacy files; all 0 after Python's torch.serialization.set_crc32_options(False). Where
+  /// there are any, what is read is compared with them: CorruptFileError names the entry.
+  bool has_checksums() const;
+
   const formats::InputFile& file() const { return file_; }
   const formats::ZipDirectory& directory() const { return directory_; }
   const formats::TorchContents& contents() const { return contents_; }
@@ -34,6 +38,7 @@ class TorchTensors {
   std::vector<std::pair<std::string, formats::pickle::Value>> named(formats::pickle::Value value);
 
  private:
+  formats::TorchContents read_contents(formats::FileKind kind) const;
   at::Storage storage(const formats::pickle::Storage& description);
   PyValue convert(formats::pickle::Value value, int depth);
   PyDict convert_dict(formats::pickle::Value value, int depth);

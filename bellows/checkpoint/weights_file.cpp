@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include <zlib.h>
-
 #include "bellows/checkpoint/contents.h"
 #include "bellows/checkpoint/manifest.h"
 #include "bellows/checkpoint/safetensors_io.h"
@@ -68,11 +66,7 @@ class TorchWeights final : public WeightsFile {
 
   at::Tensor read(size_t index) override { return tensors_.tensor(named_.at(index).second); }
 
-  // None in legacy files; all 0 after Python's torch.serialization.set_crc32_options(False).
-  bool has_checksums() const override {
-    return std::ranges::any_of(tensors_.directory(),
-                               [](const auto& entry) { return entry.second.crc32 != 0; });
-  }
+  bool has_checksums() const override { return tensors_.has_checksums(); }
 
   std::vector<std::string> damage(const Progress& progress) override {
     std::vector<std::string> damaged;
@@ -80,14 +74,11 @@ class TorchWeights final : public WeightsFile {
     Meter meter(progress, tensors_.file().size());
     for (const auto& [name, entry] : tensors_.directory()) {
       if (entry.compressed) continue;  // source text
-      uLong crc = ::crc32(0, nullptr, 0);
-      for_each_piece(tensors_.file(), entry.offset, entry.bytes, meter, [&](auto piece) {
-        crc = ::crc32(crc, reinterpret_cast<const Bytef*>(piece.data()),
-                      static_cast<uInt>(piece.size()));
-      });
+      uint32_t crc = 0;
+      for_each_piece(tensors_.file(), entry.offset, entry.bytes, meter,
+                     [&](auto piece) { crc = formats::crc32_of(piece, crc); });
       if (crc == entry.crc32) continue;
-      damaged.push_back(concat("entry ", name, users_of(name), ": its CRC-32 is ", std::hex, crc,
-                               ", expected ", entry.crc32));
+      damaged.push_back(formats::crc32_fault(name + users_of(name), crc, entry.crc32));
     }
     return damaged;
   }

@@ -182,6 +182,15 @@ const ZipEntry& stored_entry(const InputBytes& file, const std::string& name,
                           "load and save the file with PyTorch"));
 }
 
+uint32_t crc32_of(std::span<const std::byte> bytes, uint32_t before) {
+  return static_cast<uint32_t>(
+      ::crc32_z(before, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
+
+std::string crc32_fault(const std::string& name, uint32_t got, uint32_t expected) {
+  return concat("entry ", name, ": its CRC-32 is ", std::hex, got, ", expected ", expected);
+}
+
 std::string first_bytes(const InputBytes& file, const ZipEntry& entry, uint64_t most) {
   std::string packed = file.text(entry.offset, std::min(entry.bytes, most));
   if (!entry.compressed) return packed;

@@ -94,6 +94,32 @@ TEST_F(TorchFileTest, NamesAreAsPythonPrintsKeysAndComeOnce) {
               HasSubstr("two tensors come under the name '1'"));
 }
 
+TEST_F(TorchFileTest, WhatIsReadIsComparedWithItsChecksum) {
+  write_torch_file(path_, state_dict_of({{"weight", at::full({4}, 1.5)}}));
+  const std::string whole = read_file(path_);
+  const size_t value = whole.find(std::string("\0\0\xc0\x3f\0\0\xc0\x3f", 8));
+  const size_t name = whole.find("weight");
+  ASSERT_NE(value, std::string::npos);
+  ASSERT_NE(name, std::string::npos);
+  for (const auto& [place, entry] : {std::pair(value, "entry data/0"), {name, "data.pkl"}}) {
+    std::string bytes = whole;
+    bytes[place] ^= 1;
+    write_file_atomically(path_, bytes);
+    EXPECT_THAT(error_of([&] { read_torch_file(path_); }),
+                AllOf(HasSubstr(entry), HasSubstr("its CRC-32 is")));
+    EXPECT_THROW(read_weights_file(path_), CorruptFileError);
+  }
+
+  // Archives may go without: all of them are then 0.
+  std::string without = whole;
+  for (size_t at = 0; (at = without.find("PK\1\2", at)) != std::string::npos; ++at) {
+    without.replace(at + 16, 4, 4, '\0');
+  }
+  without[value] ^= 1;
+  write_file_atomically(path_, without);
+  EXPECT_NE(flatten(read_torch_file(path_)).at(0).second.select(0, 0).item<float>(), 1.5F);
+}
+
 TEST_F(TorchFileTest, EveryKindOfWeightsIsLoadedIntoAModel) {
   const auto model_of = [](const std::string& name, at::IntArrayRef sizes) {
     return nn::from_function([](const Tree& input) { return input; }, {{name, at::zeros(sizes)}});

@@ -138,6 +138,21 @@ TEST_F(CheckpointCommandTest, ConvertReplacesNothingUnasked) {
   EXPECT_EQ(checkpoint({"convert", corpus("state.pt"), file("no/such/folder.pt")}).exit_code, 1);
 }
 
+TEST_F(CheckpointCommandTest, DamagedValuesAreNeitherConvertedNorCompared) {
+  std::string bytes = read_file(corpus("state.pt"));
+  const size_t data = bytes.find(std::string("\0\0\x80\x3f\0\0\0\x40", 8));  // 1, 2 of model.w
+  ASSERT_NE(data, std::string::npos);
+  bytes[data + 2] ^= 1;
+  const std::string flipped = write("flipped.pt", bytes);
+  const auto converted = checkpoint({"convert", flipped, file("out.safetensors")});
+  EXPECT_EQ(converted.exit_code, 3);
+  EXPECT_THAT(converted.err, AllOf(HasSubstr("flipped.pt: entry data/"), HasSubstr("CRC-32")));
+  EXPECT_FALSE(fs::exists(file("out.safetensors")));
+  const auto compared = checkpoint({"diff", corpus("state.pt"), flipped});
+  EXPECT_EQ(compared.exit_code, 3);
+  EXPECT_THAT(compared.err, HasSubstr("CRC-32"));
+}
+
 TEST_F(CheckpointCommandTest, NamesThatComeTwiceAreRefused) {
   const std::string collide = file("collide.pt");
   checkpoint::PyDict dict;
