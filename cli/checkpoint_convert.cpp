@@ -10,6 +10,7 @@
 #include "bellows/checkpoint/weights_file.h"
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 #include "bellows/train/command_line.h"
 #include "cli/checkpoint_command.h"
@@ -86,7 +87,7 @@ int checkpoint_convert(int argc, char** argv) {
   } catch (const FileError& error) {
     return train::report("bellows checkpoint convert", error, ExitCode::failed);
   }
-  std::cout << out << ": " << tensors.size() << " tensors" << std::endl;
+  std::cout << printable(out) << ": " << tensors.size() << " tensors" << std::endl;
   return static_cast<int>(ExitCode::done);
 }
 

@@ -10,6 +10,7 @@
 
 #include "bellows/checkpoint/weights_file.h"
 #include "bellows/core/error.h"
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 #include "bellows/train/command_line.h"
 #include "cli/checkpoint_command.h"
@@ -87,13 +88,13 @@ int64_t print_differences(WeightsFile& a, WeightsFile& b, double tolerance) {
   int64_t different = 0;
   const auto print = [&](const std::string& text) {
     line.clear();
-    std::cout << text << '\n';
+    std::cout << printable(text) << '\n';
     ++different;
   };
   for (const auto& [name, i] : in_a) {
     const WeightEntry& own = a.entries()[i];
     const auto found = in_b.find(name);
-    line.show("comparing " + name);
+    line.show("comparing " + printable(name));
     if (found == in_b.end()) {
       print("only in the first: " + name + " " + text_of(own));
     } else if (const WeightEntry& other = b.entries()[found->second];

@@ -5,6 +5,7 @@
 
 #include "bellows/checkpoint/weights_file.h"
 #include "bellows/core/error.h"
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 #include "bellows/train/command_line.h"
 #include "cli/checkpoint_command.h"
@@ -21,23 +22,23 @@ bool verify(const std::string& path) {
   try {
     const auto file = checkpoint::open_weights_file(path);
     damage = file->damage([&](uint64_t done, uint64_t all) {
-      line.show(concat(path, ": ", human_bytes(static_cast<double>(done)), " of ",
+      line.show(concat(printable(path), ": ", human_bytes(static_cast<double>(done)), " of ",
                        human_bytes(static_cast<double>(all))));
     });
     note = concat(formats::name(file->kind()), ", ", file->entries().size(), " tensors",
                   file->has_checksums() ? "" : "; without checksums, its structure is right");
   } catch (const EnvironmentError& error) {  // damaged, or not there
     line.clear();
-    std::cout << error.what() << '\n';
+    std::cout << printable(error.what()) << '\n';
     return false;
   }
   line.clear();
   if (damage.empty()) {
-    std::cout << path << ": whole (" << note << ")\n";
+    std::cout << printable(path) << ": whole (" << note << ")\n";
     return true;
   }
-  std::cout << path << ": damaged (" << note << ")\n";
-  for (const std::string& what : damage) std::cout << "  " << what << '\n';
+  std::cout << printable(path) << ": damaged (" << note << ")\n";
+  for (const std::string& what : damage) std::cout << "  " << printable(what) << '\n';
   return false;
 }
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "bellows/core/error.h"
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 
 namespace bellows::checkpoint {
@@ -42,7 +43,7 @@ class Flattener {
   void visit(const PyValue& value, const std::string& path) {
     if (value.is<at::Tensor>()) {
       if (!names_.insert(path).second) {
-        throw ValueError("two tensors come under the name '" + path +
+        throw ValueError("two tensors come under the name '" + printable(path) +
                          "', expected each name once; take a part of the file");
       }
       tensors.emplace_back(path, value.tensor());

@@ -8,13 +8,14 @@
 #include "bellows/checkpoint/torch_scalar_types.h"
 #include "bellows/checkpoint/tree_json.h"
 #include "bellows/core/error.h"
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 
 namespace bellows::checkpoint {
 namespace {
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what) {
-  throw ValueError("write_torch_file: '" + path + "' " + what);
+  throw ValueError("write_torch_file: '" + printable(path) + "' " + printable(what));
 }
 
 std::string below(const std::string& path, const std::string& name) {

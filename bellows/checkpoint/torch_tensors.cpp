@@ -6,6 +6,7 @@
 
 #include "bellows/checkpoint/torch_scalar_types.h"
 #include "bellows/core/error.h"
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 
 namespace bellows::checkpoint {
@@ -86,8 +87,8 @@ Value TorchTensors::select(std::string_view keys) const {
     }
     if (!found) {
       names.resize(std::min<size_t>(names.size(), 20));
-      throw ValueError(concat(file_.path().string(), ": has no part '", keys, "'",
-                              whole.tag == Tag::dict ? ", only: " + join(names) : ""));
+      throw ValueError(concat(file_.path().string(), ": has no part '", printable(keys), "'",
+                              whole.tag == Tag::dict ? ", only: " + printable(join(names)) : ""));
     }
   }
   return value;
@@ -149,7 +150,7 @@ void TorchTensors::refuse_unknown() {
   const std::string more =
       names.size() > kShown ? concat(" and ", names.size() - kShown, " more") : "";
   names.resize(std::min(names.size(), kShown));
-  throw ValueError(concat(file_.path().string(), ": needs class ", join(names), more,
+  throw ValueError(concat(file_.path().string(), ": needs class ", printable(join(names)), more,
                           "; this reader builds tensors and containers only. Select the part that "
                           "has the tensors, or save a state_dict()"));
 }

@@ -11,6 +11,7 @@
 #include "bellows/checkpoint/torch_scalar_types.h"
 #include "bellows/checkpoint/torch_tensors.h"
 #include "bellows/core/error.h"
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 
 namespace bellows::checkpoint {
@@ -218,7 +219,7 @@ void WeightsFile::check_names(const fs::path& path) const {
   std::set<std::string_view> names;
   for (const WeightEntry& entry : entries_) {
     if (names.insert(entry.name).second) continue;
-    throw ValueError(path.string() + ": two tensors come under the name '" + entry.name +
+    throw ValueError(path.string() + ": two tensors come under the name '" + printable(entry.name) +
                      "', expected each name once; take a part of the file");
   }
 }

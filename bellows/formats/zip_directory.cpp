@@ -8,6 +8,7 @@
 #include <zlib.h>
 
 #include "bellows/core/error.h"
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 
 namespace bellows::formats {
@@ -23,7 +24,7 @@ constexpr size_t kMostComment = 65535;
 constexpr uint32_t kAll32 = std::numeric_limits<uint32_t>::max();
 
 [[noreturn]] void corrupt(const InputBytes& file, const std::string& what) {
-  throw CorruptFileError(file.path(), "zip archive: " + what);
+  throw CorruptFileError(file.path(), "zip archive: " + printable(what));
 }
 
 // A little-endian number of `T`'s size; the caller has checked that it is there.
@@ -151,7 +152,8 @@ ZipDirectory read_zip_directory(const InputBytes& file) {
     rest.remove_prefix(all);
     if (name.ends_with('/') && bytes == 0) continue;
     if ((flags & 1) != 0 || (method != kStored && method != kDeflated)) {
-      throw ValueError(concat(file.path().string(), ": zip archive: entry '", name, "' is ",
+      throw ValueError(concat(file.path().string(), ": zip archive: entry '", printable(name),
+                              "' is ",
                               (flags & 1) != 0 ? "encrypted" : "compressed in an unusual way",
                               ", expected entries as PyTorch writes them"));
     }

@@ -153,6 +153,29 @@ TEST_F(CheckpointCommandTest, DamagedValuesAreNeitherConvertedNorCompared) {
   EXPECT_THAT(compared.err, HasSubstr("CRC-32"));
 }
 
+TEST_F(CheckpointCommandTest, NamesInFilesCannotSteerTheTerminal) {
+  const std::string name = "fc\x1b[2J\nfile.pt: whole\u202e";
+  const std::string escaped = "fc\\x1b[2J\\nfile.pt: whole\\u202e";
+  const std::string one = file("one.pt"), two = file("two.pt");
+  checkpoint::write_torch_file(one, checkpoint::state_dict_of({{name, at::full({2}, 1.0)}}));
+  checkpoint::write_torch_file(two, checkpoint::state_dict_of({{name, at::full({2}, 2.0)}}));
+  checkpoint::PyDict dict;
+  dict.add(name + ".a", at::full({2}, 1.0));
+  dict.add(name, checkpoint::state_dict_of({{"a", at::full({2}, 2.0)}}));
+  checkpoint::write_torch_file(file("collide.pt"), dict);
+  for (const auto& words :
+       std::vector<std::vector<std::string>>{{"inspect", one},
+                                             {"diff", one, two},
+                                             {"inspect", one, "--select", "absent"},
+                                             {"convert", file("collide.pt"), file("out.pt")}}) {
+    const auto result = checkpoint(words);
+    const std::string all = result.out + result.err;
+    EXPECT_THAT(all, HasSubstr(escaped)) << words[0];
+    EXPECT_EQ(all.find('\x1b'), std::string::npos) << words[0];
+    EXPECT_EQ(all.find("\u202e"), std::string::npos) << words[0];
+  }
+}
+
 TEST_F(CheckpointCommandTest, NamesThatComeTwiceAreRefused) {
   const std::string collide = file("collide.pt");
   checkpoint::PyDict dict;
