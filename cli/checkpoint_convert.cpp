@@ -62,7 +62,7 @@ int checkpoint_convert(int argc, char** argv) {
       ->type_name("OUT");
   app.add_option("--select", select, "Of a torch.save file: only this part, such as model")
       ->type_name("KEY");
-  app.add_flag("--force", force, "Replace OUT where it exists");
+  app.add_flag("--force", force, "Replace OUT where it exists as a regular file");
   app.footer(
       "Exit codes: 0 done, 1 OUT cannot be written, 2 bad usage or another kind of file, 3 IN "
       "is damaged or absent.");
@@ -74,7 +74,14 @@ int checkpoint_convert(int argc, char** argv) {
     throw ValueError("OUT: got '" + out +
                      "', expected a name that ends in .safetensors, .pt or .pth");
   }
-  if (!force && fs::exists(fs::symlink_status(out))) {
+  std::error_code ignored;  // what cannot be looked at, writing will name
+  const fs::file_status there = fs::symlink_status(out, ignored);
+  if (fs::exists(there) && !fs::is_regular_file(there)) {
+    throw ValueError(out + ": is " +
+                     (fs::is_symlink(there) ? "a symbolic link" : "no regular file") +
+                     ", which is not replaced; name the file itself");
+  }
+  if (!force && fs::exists(there)) {
     throw ValueError(out + ": exists; name another file, or add --force to replace it");
   }
   const NamedTensors tensors = read_all(in, select);

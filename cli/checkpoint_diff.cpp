@@ -128,7 +128,13 @@ int checkpoint_diff(int argc, char** argv) {
   app.add_option("--select-second", select_second, "Only this part of SECOND, a torch.save file")
       ->type_name("KEY");
   app.add_option("--tolerance", tolerance, "Values that differ by no more are the same")
-      ->check(CLI::NonNegativeNumber)
+      ->check([](const std::string& text) {
+        double value = 0;
+        const bool number = CLI::detail::lexical_cast(text, value);
+        return number && std::isfinite(value) && value >= 0
+                   ? std::string()
+                   : "got '" + text + "', expected a finite number of at least 0";
+      })
       ->capture_default_str();
   app.footer(
       "Exit codes: 0 the same, 1 they differ, 2 bad usage or another kind of file, 3 one is "

@@ -14,8 +14,9 @@
 namespace bellows::cli {
 namespace {
 
-/// Whether it is whole.
-bool verify(const std::string& path) {
+enum class Outcome { whole, damaged, refused };
+
+Outcome verify(const std::string& path) {
   ProgressLine line(std::cerr);
   std::vector<std::string> damage;
   std::string note;
@@ -30,16 +31,21 @@ bool verify(const std::string& path) {
   } catch (const EnvironmentError& error) {  // damaged, or not there
     line.clear();
     std::cout << printable(error.what()) << '\n';
-    return false;
+    return Outcome::damaged;
+  } catch (const ValueError& error) {  // of another kind
+    line.clear();
+    std::cout << std::flush;
+    std::cerr << "bellows checkpoint verify: " << printable(error.what()) << std::endl;
+    return Outcome::refused;
   }
   line.clear();
   if (damage.empty()) {
     std::cout << printable(path) << ": whole (" << note << ")\n";
-    return true;
+    return Outcome::whole;
   }
   std::cout << printable(path) << ": damaged (" << note << ")\n";
   for (const std::string& what : damage) std::cout << "  " << printable(what) << '\n';
-  return false;
+  return Outcome::damaged;
 }
 
 }  // namespace
@@ -52,12 +58,16 @@ int checkpoint_verify(int argc, char** argv) {
       ->required()
       ->type_name("PATH");
   app.footer(
-      "Exit codes: 0 all are whole, 2 bad usage or another kind of file, 3 damaged or absent.");
+      "All of them are read. Exit codes: 0 all are whole, 3 one is damaged or absent, else 2: bad "
+      "usage or another kind of file.");
   if (const auto code = train::parse(app, argc, argv)) return *code;
-  bool whole = true;
-  for (const std::string& path : paths) whole = verify(path) && whole;
-  std::cout << std::flush;
-  return static_cast<int>(whole ? ExitCode::done : ExitCode::environment);
+  ExitCode code_of_all = ExitCode::done;
+  for (const std::string& path : paths) {
+    const Outcome outcome = verify(path);
+    if (outcome == Outcome::damaged) code_of_all = ExitCode::environment;
+    if (outcome == Outcome::refused && code_of_all == ExitCode::done) code_of_all = ExitCode::usage;
+  }
+  return static_cast<int>(code_of_all);
 }
 
 }  // namespace bellows::cli

@@ -1,7 +1,9 @@
 #include "bellows/checkpoint/py_value.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <iterator>
 #include <set>
 
 #include "bellows/core/error.h"
@@ -36,6 +38,24 @@ std::string tuple_text(const PyTuple& tuple) {
     parts.push_back(item.is<std::string>() ? "'" + item.string() + "'" : key_text(item));
   }
   return "(" + join(parts) + (parts.size() == 1 ? ",)" : ")");
+}
+
+// Moves what a container holds into `items`.
+void take_items(PyValue::Variant& value, std::vector<PyValue>& items) {
+  const auto take = [&](std::vector<PyValue>& own) {
+    std::ranges::move(own, std::back_inserter(items));
+    own.clear();
+  };
+  if (auto* list = std::get_if<PyList>(&value)) take(*list);
+  if (auto* tuple = std::get_if<PyTuple>(&value)) take(tuple->items);
+  if (auto* set = std::get_if<PySet>(&value)) take(set->items);
+  if (auto* dict = std::get_if<PyDict>(&value)) {
+    for (auto& [key, item] : dict->items) {
+      items.push_back(std::move(key));
+      items.push_back(std::move(item));
+    }
+    dict->items.clear();
+  }
 }
 
 class Flattener {
@@ -90,6 +110,16 @@ const PyValue* PyDict::find(std::string_view key) const {
 
 void PyDict::add(PyValue key, PyValue value) {
   items.emplace_back(std::move(key), std::move(value));
+}
+
+PyValue::~PyValue() {
+  std::vector<PyValue> pending;
+  take_items(value_, pending);
+  while (!pending.empty()) {
+    PyValue last = std::move(pending.back());
+    pending.pop_back();
+    take_items(last.value_, pending);
+  }
 }
 
 std::string_view PyValue::kind() const {

@@ -41,7 +41,12 @@ class PyValue {
   using Variant = std::variant<std::monostate, bool, int64_t, double, std::complex<double>,
                                std::string, PyBytes, at::Tensor, PyList, PyTuple, PySet, PyDict>;
   PyValue() = default;
-  PyValue(bool value) : value_(value) {}                      // NOLINT: implicit on purpose
+  PyValue(const PyValue&) = default;
+  PyValue(PyValue&&) = default;
+  PyValue& operator=(const PyValue&) = default;
+  PyValue& operator=(PyValue&&) = default;
+  ~PyValue();                             // takes nests of any depth apart without recursion
+  PyValue(bool value) : value_(value) {}  // NOLINT: implicit on purpose
   PyValue(int value) : value_(int64_t{value}) {}              // NOLINT
   PyValue(int64_t value) : value_(value) {}                   // NOLINT
   PyValue(double value) : value_(value) {}                    // NOLINT

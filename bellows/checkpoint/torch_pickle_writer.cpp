@@ -6,6 +6,7 @@
 #include <set>
 
 #include "bellows/checkpoint/torch_scalar_types.h"
+#include "bellows/checkpoint/torch_tensors.h"
 #include "bellows/checkpoint/tree_json.h"
 #include "bellows/core/error.h"
 #include "bellows/core/printable.h"
@@ -179,6 +180,11 @@ void TorchPickleWriter::write_tensor(const at::Tensor& given, const std::string&
 }
 
 void TorchPickleWriter::write(const PyValue& value, const std::string& path) {
+  if (depth_ == kDeepestContainers) {
+    refuse(path.substr(0, 40), concat("is nested deeper than ", kDeepestContainers,
+                                      " containers, which no reader here takes"));
+  }
+  ++depth_;
   if (value.is_none()) {
     raw("N");
   } else if (value.is<bool>()) {
@@ -214,6 +220,7 @@ void TorchPickleWriter::write(const PyValue& value, const std::string& path) {
   } else {
     write_dict(value.dict(), path);
   }
+  --depth_;
 }
 
 }  // namespace bellows::checkpoint

@@ -17,8 +17,6 @@ using formats::FileKind;
 using formats::pickle::Tag;
 using formats::pickle::Value;
 
-constexpr int kDeepest = 200;
-
 bool is_zip(FileKind kind) {
   return kind != FileKind::torch_save_legacy;
 }
@@ -137,9 +135,9 @@ at::Tensor TorchTensors::tensor(Value value) {
 }
 
 void TorchTensors::check_depth(int depth) const {
-  if (depth < kDeepest) return;
+  if (depth < kDeepestContainers) return;
   throw ValueError(concat(file_.path().string(), ": its containers are nested deeper than ",
-                          kDeepest, ", or hold themselves; expected a state dict"));
+                          kDeepestContainers, ", or hold themselves; expected a state dict"));
 }
 
 void TorchTensors::refuse_unknown() {

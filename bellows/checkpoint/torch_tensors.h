@@ -14,6 +14,9 @@
 
 namespace bellows::checkpoint {
 
+/// Deeper nests, and containers that hold themselves, are neither read nor written.
+inline constexpr int kDeepestContainers = 200;
+
 /// Not thread-safe.
 class TorchTensors {
  public:

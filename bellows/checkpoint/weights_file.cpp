@@ -105,6 +105,15 @@ std::string type_name(const TensorEntry& entry) {
   return type ? std::string(torch_type_name(*type)) : entry.dtype;
 }
 
+// As LibTorch has it: of the packed F4, the last dimension is half of the file's.
+std::vector<int64_t> shape_of(const TensorEntry& entry) {
+  std::vector<int64_t> shape = entry.shape;
+  const auto type = dtype_from(entry.dtype);
+  const int64_t packed = type ? values_per_element(*type) : 1;
+  if (!shape.empty() && shape.back() % packed == 0) shape.back() /= packed;
+  return shape;
+}
+
 // Compares each tensor with its checksum; names those that are damaged.
 void check_tensors(const SafetensorsFile& file, Meter& meter, std::vector<std::string>& damaged) {
   for (const TensorEntry& entry : file.entries()) {
@@ -123,7 +132,7 @@ class SafetensorsWeights final : public WeightsFile {
     kind_ = FileKind::safetensors;
     metadata_ = file_.metadata();
     for (const TensorEntry& entry : file_.entries()) {
-      entries_.push_back({entry.name, type_name(entry), entry.shape,
+      entries_.push_back({entry.name, type_name(entry), shape_of(entry),
                           static_cast<int64_t>(entry.end - entry.begin)});
     }
   }
@@ -195,7 +204,7 @@ class CheckpointWeights final : public WeightsFile {
   void add(const TensorEntry& entry) {
     const auto sliced = model().sliced.find(entry.name);
     if (sliced == model().sliced.end()) {
-      entries_.push_back({entry.name, type_name(entry), entry.shape,
+      entries_.push_back({entry.name, type_name(entry), shape_of(entry),
                           static_cast<int64_t>(entry.end - entry.begin)});
       return;
     }

@@ -120,6 +120,25 @@ TEST_F(TorchFileTest, WhatIsReadIsComparedWithItsChecksum) {
   EXPECT_NE(flatten(read_torch_file(path_)).at(0).second.select(0, 0).item<float>(), 1.5F);
 }
 
+TEST_F(TorchFileTest, NestsOfAnyDepthAreRefusedAndFreed) {
+  const auto nest = [](int depth) {
+    PyValue value = at::ones({1});
+    for (int i = 0; i < depth; ++i) {
+      PyList list;
+      list.push_back(std::move(value));
+      value = std::move(list);
+    }
+    return value;
+  };
+  write_torch_file(path_, nest(199));
+  EXPECT_THAT(flatten(read_torch_file(path_)), SizeIs(1));
+  for (const int depth : {200, 1'000'000}) {
+    EXPECT_THAT(error_of([&] { write_torch_file(folder_ / "deep.pt", nest(depth)); }),
+                HasSubstr("nested deeper than 200"));
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "deep.pt"));
+}
+
 TEST_F(TorchFileTest, EveryKindOfWeightsIsLoadedIntoAModel) {
   const auto model_of = [](const std::string& name, at::IntArrayRef sizes) {
     return nn::from_function([](const Tree& input) { return input; }, {{name, at::zeros(sizes)}});
