@@ -37,6 +37,13 @@ int devices() {
   return 0;
 }
 
+/// A command's exit code; 1 where what it printed got lost.
+int after_output(int code) {
+  if (std::cout.flush() || code != 0) return code;
+  std::cerr << "bellows: standard output cannot be written; a full disk?" << std::endl;
+  return static_cast<int>(bellows::ExitCode::failed);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -44,11 +51,12 @@ int main(int argc, char** argv) {
   if (command == "train") return bellows::train_main(argc - 1, argv + 1);
   bellows::interrupts_end_process();
   try {
-    if (command == "eval") return bellows::eval_main(argc - 1, argv + 1);
-    if (command == "data") return bellows::cli::data_command(argc - 1, argv + 1);
-    if (command == "checkpoint") return bellows::cli::checkpoint_command(argc - 1, argv + 1);
-    if (command == "models" && argc == 2) return models();
-    if (command == "devices" && argc == 2) return devices();
+    if (command == "eval") return after_output(bellows::eval_main(argc - 1, argv + 1));
+    if (command == "data") return after_output(bellows::cli::data_command(argc - 1, argv + 1));
+    if (command == "checkpoint")
+      return after_output(bellows::cli::checkpoint_command(argc - 1, argv + 1));
+    if (command == "models" && argc == 2) return after_output(models());
+    if (command == "devices" && argc == 2) return after_output(devices());
   } catch (const std::exception& error) {
     std::cerr << "bellows-torch: " << error.what() << std::endl;
     return static_cast<int>(bellows::exit_code(error));

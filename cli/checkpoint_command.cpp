@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 #include "bellows/train/command_line.h"
 
@@ -53,7 +54,11 @@ int checkpoint_command(int argc, char** argv) {
   try {
     return found->run(argc - 1, argv + 1);
   } catch (const std::exception& error) {
-    return train::report("bellows checkpoint " + word, error, exit_code(error));
+    // Errors quote what stands in files.
+    std::cout.flush();
+    std::cerr << "bellows checkpoint " << word << ": " << printable(train::message_of(error))
+              << std::endl;
+    return static_cast<int>(exit_code(error));
   }
 }
 

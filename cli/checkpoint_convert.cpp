@@ -10,6 +10,7 @@
 #include "bellows/checkpoint/weights_file.h"
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 #include "bellows/train/command_line.h"
 #include "cli/checkpoint_command.h"
@@ -23,6 +24,7 @@ namespace fs = std::filesystem;
 NamedTensors read_all(const std::string& path, const std::string& select) {
   const auto file = checkpoint::open_weights_file(path, select);
   if (file->entries().empty()) throw ValueError(path + ": has no tensors to convert");
+  file->check_names(path);
   ProgressLine line(std::cerr);
   NamedTensors tensors;
   for (size_t i = 0; i < file->entries().size(); ++i) {
@@ -60,7 +62,7 @@ int checkpoint_convert(int argc, char** argv) {
       ->type_name("OUT");
   app.add_option("--select", select, "Of a torch.save file: only this part, such as model")
       ->type_name("KEY");
-  app.add_flag("--force", force, "Replace OUT where it exists");
+  app.add_flag("--force", force, "Replace OUT where it exists as a regular file");
   app.footer(
       "Exit codes: 0 done, 1 OUT cannot be written, 2 bad usage or another kind of file, 3 IN "
       "is damaged or absent.");
@@ -72,7 +74,14 @@ int checkpoint_convert(int argc, char** argv) {
     throw ValueError("OUT: got '" + out +
                      "', expected a name that ends in .safetensors, .pt or .pth");
   }
-  if (!force && fs::exists(fs::symlink_status(out))) {
+  std::error_code ignored;  // what cannot be looked at, writing will name
+  const fs::file_status there = fs::symlink_status(out, ignored);
+  if (fs::exists(there) && !fs::is_regular_file(there)) {
+    throw ValueError(out + ": is " +
+                     (fs::is_symlink(there) ? "a symbolic link" : "no regular file") +
+                     ", which is not replaced; name the file itself");
+  }
+  if (!force && fs::exists(there)) {
     throw ValueError(out + ": exists; name another file, or add --force to replace it");
   }
   const NamedTensors tensors = read_all(in, select);
@@ -85,7 +94,7 @@ int checkpoint_convert(int argc, char** argv) {
   } catch (const FileError& error) {
     return train::report("bellows checkpoint convert", error, ExitCode::failed);
   }
-  std::cout << out << ": " << tensors.size() << " tensors" << std::endl;
+  std::cout << printable(out) << ": " << tensors.size() << " tensors" << std::endl;
   return static_cast<int>(ExitCode::done);
 }
 

@@ -10,6 +10,7 @@
 
 #include "bellows/checkpoint/weights_file.h"
 #include "bellows/core/error.h"
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 #include "bellows/train/command_line.h"
 #include "cli/checkpoint_command.h"
@@ -87,13 +88,13 @@ int64_t print_differences(WeightsFile& a, WeightsFile& b, double tolerance) {
   int64_t different = 0;
   const auto print = [&](const std::string& text) {
     line.clear();
-    std::cout << text << '\n';
+    std::cout << printable(text) << '\n';
     ++different;
   };
   for (const auto& [name, i] : in_a) {
     const WeightEntry& own = a.entries()[i];
     const auto found = in_b.find(name);
-    line.show("comparing " + name);
+    line.show("comparing " + printable(name));
     if (found == in_b.end()) {
       print("only in the first: " + name + " " + text_of(own));
     } else if (const WeightEntry& other = b.entries()[found->second];
@@ -127,7 +128,13 @@ int checkpoint_diff(int argc, char** argv) {
   app.add_option("--select-second", select_second, "Only this part of SECOND, a torch.save file")
       ->type_name("KEY");
   app.add_option("--tolerance", tolerance, "Values that differ by no more are the same")
-      ->check(CLI::NonNegativeNumber)
+      ->check([](const std::string& text) {
+        double value = 0;
+        const bool number = CLI::detail::lexical_cast(text, value);
+        return number && std::isfinite(value) && value >= 0
+                   ? std::string()
+                   : "got '" + text + "', expected a finite number of at least 0";
+      })
       ->capture_default_str();
   app.footer(
       "Exit codes: 0 the same, 1 they differ, 2 bad usage or another kind of file, 3 one is "
@@ -136,6 +143,8 @@ int checkpoint_diff(int argc, char** argv) {
 
   const auto a = checkpoint::open_weights_file(first, select_first);
   const auto b = checkpoint::open_weights_file(second, select_second);
+  a->check_names(first);
+  b->check_names(second);
   const int64_t different = print_differences(*a, *b, tolerance);
   if (different == 0) {
     std::cout << a->entries().size() << " tensors are the same" << std::endl;

@@ -8,6 +8,7 @@
 
 #include "bellows/checkpoint/manifest.h"
 #include "bellows/checkpoint/weights_file.h"
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 #include "bellows/train/command_line.h"
 #include "cli/checkpoint_command.h"
@@ -70,17 +71,18 @@ void print_checkpoint(const std::string& path) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(path);
   std::vector<std::string> parts;
   for (const auto& [name, part] : manifest.parts) parts.push_back(name);
-  std::cout << "  step " << manifest.step << "; parts: " << join(parts) << '\n';
+  std::cout << "  step " << manifest.step << "; parts: " << printable(join(parts)) << '\n';
   for (const auto& [name, digest] : manifest.files) {
-    std::cout << "  " << name << ": " << human_bytes(static_cast<double>(digest.bytes)) << '\n';
+    std::cout << "  " << printable(name) << ": " << human_bytes(static_cast<double>(digest.bytes))
+              << '\n';
   }
 }
 
 void print_table(const checkpoint::WeightsFile& file) {
   size_t name_width = 4, type_width = 4, shape_width = 5;
   for (const WeightEntry& entry : file.entries()) {
-    name_width = std::max(name_width, std::min<size_t>(entry.name.size(), 60));
-    type_width = std::max(type_width, entry.type.size());
+    name_width = std::max(name_width, std::min<size_t>(printable(entry.name).size(), 60));
+    type_width = std::max(type_width, printable(entry.type).size());
     shape_width = std::max(shape_width, shape_text(entry).size());
   }
   const auto row = [&](const std::string& name, const std::string& type, const std::string& shape,
@@ -92,15 +94,16 @@ void print_table(const checkpoint::WeightsFile& file) {
   };
   if (!file.entries().empty()) row("name", "type", "shape", "bytes");
   for (const WeightEntry& entry : file.entries()) {
-    row(entry.name, entry.type, shape_text(entry), std::to_string(entry.bytes));
+    row(printable(entry.name), printable(entry.type), shape_text(entry),
+        std::to_string(entry.bytes));
   }
 }
 
 void print_text(const std::string& path, const checkpoint::WeightsFile& file) {
-  std::cout << path << ": " << formats::name(file.kind()) << '\n';
+  std::cout << printable(path) << ": " << formats::name(file.kind()) << '\n';
   if (file.kind() == FileKind::checkpoint_directory) print_checkpoint(path);
   for (const auto& [key, value] : file.metadata())
-    std::cout << "  " << key << " = " << value << '\n';
+    std::cout << "  " << printable(key) << " = " << printable(value) << '\n';
   print_table(file);
   const Totals totals = totals_of(file);
   std::cout << file.entries().size() << " tensors, " << totals.values << " values, "

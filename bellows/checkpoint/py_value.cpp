@@ -1,9 +1,13 @@
 #include "bellows/checkpoint/py_value.h"
 
+#include <algorithm>
 #include <array>
+#include <charconv>
+#include <iterator>
 #include <set>
 
 #include "bellows/core/error.h"
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 
 namespace bellows::checkpoint {
@@ -19,11 +23,39 @@ const T& get(const PyValue& value, std::string_view expected) {
   throw ValueError(concat("Python value: got a ", value.kind(), ", expected a ", expected));
 }
 
-// How a key stands in a tensor's name or a tree; empty for keys that cannot.
-std::string key_text(const PyValue& key) {
-  if (key.is<std::string>()) return key.string();
-  if (key.is<int64_t>()) return std::to_string(key.integer());
-  return "";
+// As Python prints it; whole numbers keep a point.
+std::string real_text(double value) {
+  std::array<char, 32> text;
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value);
+  const std::string shortest(text.data(), end.ptr);
+  return shortest.find_first_not_of("-0123456789") == std::string::npos ? shortest + ".0"
+                                                                        : shortest;
+}
+
+std::string tuple_text(const PyTuple& tuple) {
+  std::vector<std::string> parts;
+  for (const PyValue& item : tuple.items) {
+    parts.push_back(item.is<std::string>() ? "'" + item.string() + "'" : key_text(item));
+  }
+  return "(" + join(parts) + (parts.size() == 1 ? ",)" : ")");
+}
+
+// Moves what a container holds into `items`.
+void take_items(PyValue::Variant& value, std::vector<PyValue>& items) {
+  const auto take = [&](std::vector<PyValue>& own) {
+    std::ranges::move(own, std::back_inserter(items));
+    own.clear();
+  };
+  if (auto* list = std::get_if<PyList>(&value)) take(*list);
+  if (auto* tuple = std::get_if<PyTuple>(&value)) take(tuple->items);
+  if (auto* set = std::get_if<PySet>(&value)) take(set->items);
+  if (auto* dict = std::get_if<PyDict>(&value)) {
+    for (auto& [key, item] : dict->items) {
+      items.push_back(std::move(key));
+      items.push_back(std::move(item));
+    }
+    dict->items.clear();
+  }
 }
 
 class Flattener {
@@ -31,7 +63,7 @@ class Flattener {
   void visit(const PyValue& value, const std::string& path) {
     if (value.is<at::Tensor>()) {
       if (!names_.insert(path).second) {
-        throw ValueError("two tensors come under the name '" + path +
+        throw ValueError("two tensors come under the name '" + printable(path) +
                          "', expected each name once; take a part of the file");
       }
       tensors.emplace_back(path, value.tensor());
@@ -55,6 +87,20 @@ class Flattener {
 
 }  // namespace
 
+std::string key_text(const PyValue& key) {
+  if (key.is<std::string>()) return key.string();
+  if (key.is<int64_t>()) return std::to_string(key.integer());
+  if (key.is_none()) return "None";
+  if (key.is<bool>()) return key.boolean() ? "True" : "False";
+  if (key.is<double>()) return real_text(key.number());
+  if (const auto* bytes = std::get_if<PyBytes>(&key.variant())) return "b'" + bytes->bytes + "'";
+  if (const auto* tuple = std::get_if<PyTuple>(&key.variant())) return tuple_text(*tuple);
+  if (const auto* number = std::get_if<std::complex<double>>(&key.variant())) {
+    return concat("(", number->real(), number->imag() < 0 ? "" : "+", number->imag(), "j)");
+  }
+  throw ValueError(concat("Python value: a dictionary's key is a ", key.kind()));
+}
+
 const PyValue* PyDict::find(std::string_view key) const {
   for (const auto& [own, value] : items) {
     if (own.is<std::string>() && own.string() == key) return &value;
@@ -64,6 +110,16 @@ const PyValue* PyDict::find(std::string_view key) const {
 
 void PyDict::add(PyValue key, PyValue value) {
   items.emplace_back(std::move(key), std::move(value));
+}
+
+PyValue::~PyValue() {
+  std::vector<PyValue> pending;
+  take_items(value_, pending);
+  while (!pending.empty()) {
+    PyValue last = std::move(pending.back());
+    pending.pop_back();
+    take_items(last.value_, pending);
+  }
 }
 
 std::string_view PyValue::kind() const {
@@ -106,7 +162,14 @@ NamedTensors flatten(const PyValue& value) {
 
 PyValue state_dict_of(const NamedTensors& tensors) {
   PyDict dict{.items = {}, .ordered = true};
-  for (const auto& [name, tensor] : tensors) dict.add(name, tensor);
+  std::set<std::string_view> names;
+  for (const auto& [name, tensor] : tensors) {
+    if (!names.insert(name).second) {
+      throw ValueError("state_dict_of: two tensors are named '" + name +
+                       "', expected each name once");
+    }
+    dict.add(name, tensor);
+  }
   return dict;
 }
 

@@ -41,7 +41,12 @@ class PyValue {
   using Variant = std::variant<std::monostate, bool, int64_t, double, std::complex<double>,
                                std::string, PyBytes, at::Tensor, PyList, PyTuple, PySet, PyDict>;
   PyValue() = default;
-  PyValue(bool value) : value_(value) {}                      // NOLINT: implicit on purpose
+  PyValue(const PyValue&) = default;
+  PyValue(PyValue&&) = default;
+  PyValue& operator=(const PyValue&) = default;
+  PyValue& operator=(PyValue&&) = default;
+  ~PyValue();                             // takes nests of any depth apart without recursion
+  PyValue(bool value) : value_(value) {}  // NOLINT: implicit on purpose
   PyValue(int value) : value_(int64_t{value}) {}              // NOLINT
   PyValue(int64_t value) : value_(value) {}                   // NOLINT
   PyValue(double value) : value_(value) {}                    // NOLINT
@@ -81,11 +86,15 @@ class PyValue {
   Variant value_;
 };
 
-/// The tensors of a nest by their path ("model.fc.weight"; list items and integer keys by number);
-/// the name of a lone tensor is empty. Tied tensors stay tied. What is no tensor is left out.
+/// How a dictionary's key stands in a tensor's name: text as it is, others as Python prints them
+/// (7, 2.5, None, True, ('a', 2)).
+std::string key_text(const PyValue& key);
+/// The tensors of a nest by their path ("model.fc.weight"; list items by number, keys as key_text
+/// has them); the name of a lone tensor is empty. Tied tensors stay tied. What is no tensor is left
+/// out.
 /// Throws ValueError for a name that comes up twice.
 NamedTensors flatten(const PyValue& value);
-/// A state dict: an OrderedDict of tensors by name.
+/// A state dict: an OrderedDict of tensors by name. Throws ValueError for a name that comes twice.
 PyValue state_dict_of(const NamedTensors& tensors);
 
 /// As a Tree: tuples and sets become lists, integer keys text. Throws ValueError for bytes and

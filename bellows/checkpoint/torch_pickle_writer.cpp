@@ -3,17 +3,20 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <set>
 
 #include "bellows/checkpoint/torch_scalar_types.h"
+#include "bellows/checkpoint/torch_tensors.h"
 #include "bellows/checkpoint/tree_json.h"
 #include "bellows/core/error.h"
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 
 namespace bellows::checkpoint {
 namespace {
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what) {
-  throw ValueError("write_torch_file: '" + path + "' " + what);
+  throw ValueError("write_torch_file: '" + printable(path) + "' " + printable(what));
 }
 
 std::string below(const std::string& path, const std::string& name) {
@@ -118,14 +121,15 @@ void TorchPickleWriter::write_dict(const PyDict& dict, const std::string& path) 
   }
   if (dict.items.empty()) return;
   raw("(");
+  std::set<std::string> keys;  // as they are written
   for (const auto& [key, value] : dict.items) {
     if (key.is<PyList>() || key.is<PyDict>() || key.is<PySet>() || key.is<at::Tensor>()) {
       refuse(path, concat("has a key that is a ", key.kind()));
     }
-    const std::string name = key.is<std::string>() ? key.string()
-                             : key.is<int64_t>()   ? std::to_string(key.integer())
-                                                   : std::string(key.kind());
+    const std::string name = key_text(key);
+    const size_t begin = out_.size();
     write(key, below(path, name));
+    if (!keys.insert(out_.substr(begin)).second) refuse(path, "has the key '" + name + "' twice");
     write(value, below(path, name));
   }
   raw("u");
@@ -176,6 +180,11 @@ void TorchPickleWriter::write_tensor(const at::Tensor& given, const std::string&
 }
 
 void TorchPickleWriter::write(const PyValue& value, const std::string& path) {
+  if (depth_ == kDeepestContainers) {
+    refuse(path.substr(0, 40), concat("is nested deeper than ", kDeepestContainers,
+                                      " containers, which no reader here takes"));
+  }
+  ++depth_;
   if (value.is_none()) {
     raw("N");
   } else if (value.is<bool>()) {
@@ -211,6 +220,7 @@ void TorchPickleWriter::write(const PyValue& value, const std::string& path) {
   } else {
     write_dict(value.dict(), path);
   }
+  --depth_;
 }
 
 }  // namespace bellows::checkpoint

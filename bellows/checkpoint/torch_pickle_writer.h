@@ -39,6 +39,7 @@ class TorchPickleWriter {
   void little_endian(uint64_t value, size_t bytes);
 
   std::string out_;
+  int depth_ = 0;  // of the value that is written
   std::vector<at::Storage> storages_;
   std::map<const void*, Known> known_;
 };

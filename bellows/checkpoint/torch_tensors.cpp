@@ -6,6 +6,7 @@
 
 #include "bellows/checkpoint/torch_scalar_types.h"
 #include "bellows/core/error.h"
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 
 namespace bellows::checkpoint {
@@ -16,21 +17,12 @@ using formats::FileKind;
 using formats::pickle::Tag;
 using formats::pickle::Value;
 
-constexpr int kDeepest = 200;
-
 bool is_zip(FileKind kind) {
   return kind != FileKind::torch_save_legacy;
 }
 
-formats::TorchContents read_contents(const formats::InputBytes& file,
-                                     const formats::ZipDirectory& directory, FileKind kind) {
-  if (!is_zip(kind)) return formats::read_torch_legacy(file);
-  const auto prefix = formats::torch_archive_prefix(directory);
-  if (!prefix) throw CorruptFileError(file.path(), "zip archive: it has no entry data.pkl");
-  return formats::read_torch_zip(file, directory, *prefix);
-}
-
-std::string key_text(const formats::pickle::Heap& heap, Value key) {
+// By which a part can be selected; empty for other keys.
+std::string plain_key(const formats::pickle::Heap& heap, Value key) {
   if (key.tag == Tag::text) return heap.text(key);
   if (key.tag == Tag::integer) return std::to_string(key.integer);
   return "";
@@ -48,8 +40,28 @@ std::string_view torch_type_name(at::ScalarType type) {
 TorchTensors::TorchTensors(const fs::path& path, FileKind kind)
     : file_(path),
       directory_(is_zip(kind) ? formats::read_zip_directory(file_) : formats::ZipDirectory()),
-      contents_(read_contents(file_, directory_, kind)),
+      contents_(read_contents(kind)),
       script_(kind == FileKind::torchscript || kind == FileKind::libtorch_archive) {}
+
+formats::TorchContents TorchTensors::read_contents(FileKind kind) const {
+  if (!is_zip(kind)) return formats::read_torch_legacy(file_);
+  const auto prefix = formats::torch_archive_prefix(directory_);
+  if (!prefix) throw CorruptFileError(file_.path(), "zip archive: it has no entry data.pkl");
+  const std::string pickle = *prefix + "data.pkl";
+  const formats::ZipEntry& entry = directory_.find(pickle)->second;
+  if (has_checksums() && !entry.compressed) {
+    const std::string bytes = file_.text(entry.offset, entry.bytes);
+    const uint32_t crc = formats::crc32_of(std::as_bytes(std::span(bytes)));
+    if (crc != entry.crc32) {
+      throw CorruptFileError(file_.path(), formats::crc32_fault(pickle, crc, entry.crc32));
+    }
+  }
+  return formats::read_torch_zip(file_, directory_, *prefix);
+}
+
+bool TorchTensors::has_checksums() const {
+  return std::ranges::any_of(directory_, [](const auto& entry) { return entry.second.crc32 != 0; });
+}
 
 Value TorchTensors::select(std::string_view keys) const {
   const auto& heap = contents_.heap;
@@ -62,8 +74,8 @@ Value TorchTensors::select(std::string_view keys) const {
     if (value.tag == Tag::dict) {
       const std::vector<Value>& items = heap.items(value);
       for (size_t i = 0; i + 1 < items.size() && !found; i += 2) {
-        const std::string name = key_text(heap, items[i]);
-        names.push_back(name);
+        const std::string name = plain_key(heap, items[i]);
+        if (!name.empty()) names.push_back(name);
         const bool last = keys == name;
         found = !name.empty() && (last || keys.starts_with(name + "."));
         if (!found) continue;
@@ -73,8 +85,8 @@ Value TorchTensors::select(std::string_view keys) const {
     }
     if (!found) {
       names.resize(std::min<size_t>(names.size(), 20));
-      throw ValueError(concat(file_.path().string(), ": has no part '", keys, "'",
-                              whole.tag == Tag::dict ? ", only: " + join(names) : ""));
+      throw ValueError(concat(file_.path().string(), ": has no part '", printable(keys), "'",
+                              whole.tag == Tag::dict ? ", only: " + printable(join(names)) : ""));
     }
   }
   return value;
@@ -91,6 +103,14 @@ at::Storage TorchTensors::storage(const formats::pickle::Storage& description) {
       at::empty({static_cast<int64_t>(stored.bytes)}, at::TensorOptions(at::kByte));
   if (stored.bytes > 0) {
     file_.read(stored.offset, {static_cast<std::byte*>(bytes.data_ptr()), stored.bytes});
+  }
+  if (stored.crc32 && has_checksums()) {
+    const uint32_t crc =
+        formats::crc32_of({static_cast<const std::byte*>(bytes.const_data_ptr()), stored.bytes});
+    if (crc != *stored.crc32) {
+      throw CorruptFileError(file_.path(),
+                             formats::crc32_fault("data/" + description.key, crc, *stored.crc32));
+    }
   }
   at::Storage storage = bytes.storage();
   alive_.emplace(description.key, storage.getWeakStorageImpl());
@@ -115,9 +135,9 @@ at::Tensor TorchTensors::tensor(Value value) {
 }
 
 void TorchTensors::check_depth(int depth) const {
-  if (depth < kDeepest) return;
+  if (depth < kDeepestContainers) return;
   throw ValueError(concat(file_.path().string(), ": its containers are nested deeper than ",
-                          kDeepest, ", or hold themselves; expected a state dict"));
+                          kDeepestContainers, ", or hold themselves; expected a state dict"));
 }
 
 void TorchTensors::refuse_unknown() {
@@ -128,7 +148,7 @@ void TorchTensors::refuse_unknown() {
   const std::string more =
       names.size() > kShown ? concat(" and ", names.size() - kShown, " more") : "";
   names.resize(std::min(names.size(), kShown));
-  throw ValueError(concat(file_.path().string(), ": needs class ", join(names), more,
+  throw ValueError(concat(file_.path().string(), ": needs class ", printable(join(names)), more,
                           "; this reader builds tensors and containers only. Select the part that "
                           "has the tensors, or save a state_dict()"));
 }
@@ -214,6 +234,14 @@ PyValue TorchTensors::convert(Value value, int depth) {
   return {};
 }
 
+std::string TorchTensors::name_of_key(Value key, int depth) {
+  const std::string plain = plain_key(contents_.heap, key);
+  if (!plain.empty() || key.tag == Tag::text) return plain;
+  if (key.tag == Tag::tensor)
+    throw CorruptFileError(file_.path(), "a dictionary's key is a Tensor");
+  return key_text(convert(key, depth));
+}
+
 void TorchTensors::name_all(Value value, const std::string& path, int depth,
                             std::vector<std::pair<std::string, Value>>& all) {
   check_depth(depth);
@@ -229,7 +257,7 @@ void TorchTensors::name_all(Value value, const std::string& path, int depth,
   } else if (value.tag == Tag::dict) {
     const std::vector<Value>& items = heap.items(value);
     for (size_t i = 0; i + 1 < items.size(); i += 2) {
-      name_all(items[i + 1], below(key_text(heap, items[i])), depth + 1, all);
+      name_all(items[i + 1], below(name_of_key(items[i], depth + 1)), depth + 1, all);
     }
   } else if (value.tag == Tag::list || value.tag == Tag::tuple) {
     heap.charge(heap.items(value).size());

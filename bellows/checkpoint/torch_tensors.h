@@ -14,11 +14,18 @@
 
 namespace bellows::checkpoint {
 
+/// Deeper nests, and containers that hold themselves, are neither read nor written.
+inline constexpr int kDeepestContainers = 200;
+
 /// Not thread-safe.
 class TorchTensors {
  public:
   /// `kind` is that of the file: one of PyTorch's. Throws as read_torch_file.
   TorchTensors(const std::filesystem::path& path, formats::FileKind kind);
+
+  /// None in legacy files; all 0 after Python's torch.serialization.set_crc32_options(False). Where
+  /// there are any, what is read is compared with them: CorruptFileError names the entry.
+  bool has_checksums() const;
 
   const formats::InputFile& file() const { return file_; }
   const formats::ZipDirectory& directory() const { return directory_; }
@@ -34,11 +41,13 @@ class TorchTensors {
   std::vector<std::pair<std::string, formats::pickle::Value>> named(formats::pickle::Value value);
 
  private:
+  formats::TorchContents read_contents(formats::FileKind kind) const;
   at::Storage storage(const formats::pickle::Storage& description);
   PyValue convert(formats::pickle::Value value, int depth);
   PyDict convert_dict(formats::pickle::Value value, int depth);
   void name_all(formats::pickle::Value value, const std::string& path, int depth,
                 std::vector<std::pair<std::string, formats::pickle::Value>>& all);
+  std::string name_of_key(formats::pickle::Value key, int depth);
   void check_depth(int depth) const;
   void refuse_unknown();
 

@@ -1,8 +1,7 @@
 #include "bellows/checkpoint/weights_file.h"
 
 #include <algorithm>
-
-#include <zlib.h>
+#include <set>
 
 #include "bellows/checkpoint/contents.h"
 #include "bellows/checkpoint/manifest.h"
@@ -12,6 +11,7 @@
 #include "bellows/checkpoint/torch_scalar_types.h"
 #include "bellows/checkpoint/torch_tensors.h"
 #include "bellows/core/error.h"
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 
 namespace bellows::checkpoint {
@@ -67,11 +67,7 @@ class TorchWeights final : public WeightsFile {
 
   at::Tensor read(size_t index) override { return tensors_.tensor(named_.at(index).second); }
 
-  // None in legacy files; all 0 after Python's torch.serialization.set_crc32_options(False).
-  bool has_checksums() const override {
-    return std::ranges::any_of(tensors_.directory(),
-                               [](const auto& entry) { return entry.second.crc32 != 0; });
-  }
+  bool has_checksums() const override { return tensors_.has_checksums(); }
 
   std::vector<std::string> damage(const Progress& progress) override {
     std::vector<std::string> damaged;
@@ -79,14 +75,11 @@ class TorchWeights final : public WeightsFile {
     Meter meter(progress, tensors_.file().size());
     for (const auto& [name, entry] : tensors_.directory()) {
       if (entry.compressed) continue;  // source text
-      uLong crc = ::crc32(0, nullptr, 0);
-      for_each_piece(tensors_.file(), entry.offset, entry.bytes, meter, [&](auto piece) {
-        crc = ::crc32(crc, reinterpret_cast<const Bytef*>(piece.data()),
-                      static_cast<uInt>(piece.size()));
-      });
+      uint32_t crc = 0;
+      for_each_piece(tensors_.file(), entry.offset, entry.bytes, meter,
+                     [&](auto piece) { crc = formats::crc32_of(piece, crc); });
       if (crc == entry.crc32) continue;
-      damaged.push_back(concat("entry ", name, users_of(name), ": its CRC-32 is ", std::hex, crc,
-                               ", expected ", entry.crc32));
+      damaged.push_back(formats::crc32_fault(name + users_of(name), crc, entry.crc32));
     }
     return damaged;
   }
@@ -112,6 +105,15 @@ std::string type_name(const TensorEntry& entry) {
   return type ? std::string(torch_type_name(*type)) : entry.dtype;
 }
 
+// As LibTorch has it: of the packed F4, the last dimension is half of the file's.
+std::vector<int64_t> shape_of(const TensorEntry& entry) {
+  std::vector<int64_t> shape = entry.shape;
+  const auto type = dtype_from(entry.dtype);
+  const int64_t packed = type ? values_per_element(*type) : 1;
+  if (!shape.empty() && shape.back() % packed == 0) shape.back() /= packed;
+  return shape;
+}
+
 // Compares each tensor with its checksum; names those that are damaged.
 void check_tensors(const SafetensorsFile& file, Meter& meter, std::vector<std::string>& damaged) {
   for (const TensorEntry& entry : file.entries()) {
@@ -130,7 +132,7 @@ class SafetensorsWeights final : public WeightsFile {
     kind_ = FileKind::safetensors;
     metadata_ = file_.metadata();
     for (const TensorEntry& entry : file_.entries()) {
-      entries_.push_back({entry.name, type_name(entry), entry.shape,
+      entries_.push_back({entry.name, type_name(entry), shape_of(entry),
                           static_cast<int64_t>(entry.end - entry.begin)});
     }
   }
@@ -202,7 +204,7 @@ class CheckpointWeights final : public WeightsFile {
   void add(const TensorEntry& entry) {
     const auto sliced = model().sliced.find(entry.name);
     if (sliced == model().sliced.end()) {
-      entries_.push_back({entry.name, type_name(entry), entry.shape,
+      entries_.push_back({entry.name, type_name(entry), shape_of(entry),
                           static_cast<int64_t>(entry.end - entry.begin)});
       return;
     }
@@ -221,6 +223,15 @@ class CheckpointWeights final : public WeightsFile {
 };
 
 }  // namespace
+
+void WeightsFile::check_names(const fs::path& path) const {
+  std::set<std::string_view> names;
+  for (const WeightEntry& entry : entries_) {
+    if (names.insert(entry.name).second) continue;
+    throw ValueError(path.string() + ": two tensors come under the name '" + printable(entry.name) +
+                     "', expected each name once; take a part of the file");
+  }
+}
 
 std::unique_ptr<WeightsFile> open_weights_file(const fs::path& path, std::string_view select) {
   const FileKind kind = formats::kind_of(path);
@@ -245,6 +256,7 @@ std::unique_ptr<WeightsFile> open_weights_file(const fs::path& path, std::string
 
 NamedTensors read_weights_file(const fs::path& path, std::string_view select) {
   const std::unique_ptr<WeightsFile> file = open_weights_file(path, select);
+  file->check_names(path);
   NamedTensors tensors;
   for (size_t i = 0; i < file->entries().size(); ++i) {
     tensors.emplace_back(file->entries()[i].name, file->read(i).detach());

@@ -27,6 +27,9 @@ class WeightsFile {
   formats::FileKind kind() const { return kind_; }
   /// In the file's order.
   const std::vector<WeightEntry>& entries() const { return entries_; }
+  /// Throws ValueError for a name that comes twice ({"a.b": …, "a": {"b": …}}): by names alone such
+  /// tensors cannot be told apart. `path`: for the message.
+  void check_names(const std::filesystem::path& path) const;
   /// On the CPU. Tensors that shared memory share it again while one of them is alive.
   virtual at::Tensor read(size_t index) = 0;
   /// What the file says about itself, where its format has room for that (safetensors).
@@ -51,7 +54,7 @@ class WeightsFile {
 std::unique_ptr<WeightsFile> open_weights_file(const std::filesystem::path& path,
                                                std::string_view select = {});
 
-/// All of it, detached.
+/// All of it, detached. Throws ValueError for a name that comes twice.
 NamedTensors read_weights_file(const std::filesystem::path& path, std::string_view select = {});
 
 }  // namespace bellows::checkpoint

@@ -123,12 +123,15 @@ FileKind kind_of_zip(const InputBytes& file) {
     directory = read_zip_directory(file);
   } catch (const FileError&) {
     throw;
-  } catch (const Error&) {          // damaged; torch.save's first entry tells
+  } catch (const Error&) {          // damaged; torch.save's first entry or the directory tells
     constexpr size_t kHeader = 30;  // before an entry's name
     const std::string start = file.text(0, std::min<uint64_t>(file.size(), 512));
     const size_t pickle = start.find("data.pkl");
-    const bool torch = pickle != std::string::npos && start.find("PK", kHeader) > pickle;
-    return torch ? FileKind::torch_save : FileKind::zip;
+    const bool first = pickle != std::string::npos && start.find("PK", kHeader) > pickle;
+    const uint64_t tail = std::min<uint64_t>(file.size(), 4096);  // of the directory
+    const bool listed =
+        file.text(file.size() - tail, tail).find("/data.pklPK") != std::string::npos;
+    return first || listed ? FileKind::torch_save : FileKind::zip;
   }
   const auto holds = [&](std::string_view ending) {
     return std::ranges::any_of(directory,
@@ -164,24 +167,30 @@ FileKind kind_of_legacy(const InputBytes& file) {
   }
 }
 
-// The header's length, then a JSON object that fits.
+bool is_text(std::string_view start) {
+  return std::ranges::all_of(
+      start, [](unsigned char c) { return c >= 0x20 || c == '\n' || c == '\r' || c == '\t'; });
+}
+
+// The header's length, then a JSON object. The length may be damaged: its reader says so.
 bool begins_as_safetensors(std::string_view start, uint64_t size) {
   if (start.size() < 10 || start[8] != '{') return false;
   uint64_t length = 0;
   for (size_t i = 0; i < 8; ++i) length |= uint64_t{static_cast<uint8_t>(start[i])} << (8 * i);
-  return length <= 100'000'000 && length >= 2 &&
-         (start[9] == '"' || start[9] == '}' || length <= size);
+  const bool entry = start[9] == '"' || start[9] == '}';
+  return entry ? !is_text(start.substr(0, 8)) : length >= 2 && length <= size;
+}
+
+// The end record without a comment, as PyTorch writes it: only the first bytes are damaged.
+bool ends_as_zip(const InputBytes& file) {
+  constexpr uint64_t kEnd = 22;
+  return file.size() >= kEnd && file.text(file.size() - kEnd, 4) == "PK\5\6";
 }
 
 // ModelProto's first fields: ir_version, then producer_name or opset_import.
 bool begins_as_onnx(std::string_view start) {
   return start.size() > 3 && start[0] == 8 && start[1] > 0 && start[1] < 64 &&
          (start[2] == 0x12 || start[2] == 0x42);
-}
-
-bool is_text(std::string_view start) {
-  return std::ranges::all_of(
-      start, [](unsigned char c) { return c >= 0x20 || c == '\n' || c == '\r' || c == '\t'; });
 }
 
 FileKind kind_of_bytes(const InputBytes& file) {
@@ -197,6 +206,7 @@ FileKind kind_of_bytes(const InputBytes& file) {
   if (start.size() > 1 && start[0] == '\x80' && start[1] > 0 && start[1] <= 5)
     return FileKind::pickle;
   if (begins_as_onnx(start)) return FileKind::onnx;
+  if (ends_as_zip(file)) return kind_of_zip(file);
   return is_text(start) ? FileKind::text : FileKind::unknown;
 }
 
@@ -207,9 +217,11 @@ const Description& description(FileKind kind) {
 }  // namespace
 
 FileKind kind_of(const fs::path& path) {
-  if (fs::is_directory(path)) {
-    return fs::exists(path / "checkpoint.json") ? FileKind::checkpoint_directory
-                                                : FileKind::directory;
+  std::error_code failed;  // such as links in a circle: opening says so
+  if (fs::is_directory(path, failed)) {
+    return fs::status(path / "checkpoint.json", failed).type() == fs::file_type::not_found
+               ? FileKind::directory
+               : FileKind::checkpoint_directory;
   }
   return kind_of_bytes(InputFile(path));
 }

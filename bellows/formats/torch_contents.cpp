@@ -5,6 +5,7 @@
 #include <span>
 
 #include "bellows/core/error.h"
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 
 namespace bellows::formats {
@@ -65,13 +66,13 @@ void check_storages(const InputBytes& file, const TorchContents& contents) {
   for (const pickle::Storage& storage : contents.heap.storages()) {
     const auto stored = contents.storages.find(storage.key);
     if (stored == contents.storages.end()) {
-      throw CorruptFileError(file.path(), "storage '" + storage.key + "' is not there");
+      throw CorruptFileError(file.path(), "storage '" + printable(storage.key) + "' is not there");
     }
     if (stored->second.bytes != bytes_of(storage)) {
-      throw CorruptFileError(file.path(),
-                             concat("storage '", storage.key, "' has ", stored->second.bytes,
-                                    " bytes, expected ", storage.elements, " elements of ",
-                                    storage.typed ? kTorchTypes[storage.type].bytes : 1));
+      throw CorruptFileError(
+          file.path(), concat("storage '", printable(storage.key), "' has ", stored->second.bytes,
+                              " bytes, expected ", storage.elements, " elements of ",
+                              storage.typed ? kTorchTypes[storage.type].bytes : 1));
     }
   }
 }
@@ -112,7 +113,8 @@ void check_tensors(const InputBytes& file, const TorchContents& contents) {
     const uint64_t bytes = contents.storages.find(storage.key)->second.bytes;
     const std::string fault = fault_of(tensor, bytes);
     if (fault.empty()) continue;
-    throw CorruptFileError(file.path(), "a tensor in storage '" + storage.key + "' " + fault);
+    throw CorruptFileError(file.path(),
+                           "a tensor in storage '" + printable(storage.key) + "' " + fault);
   }
 }
 
@@ -146,10 +148,10 @@ void locate_legacy(const InputBytes& file, pickle::Cursor& in, Value keys,
     position += sizeof(elements);
     const uint64_t bytes = bytes_of(storage);
     if (elements != storage.elements || bytes > file.size() - position) {
-      throw CorruptFileError(
-          file.path(), concat("storage '", storage.key, "' has ", elements, " elements, expected ",
-                              storage.elements, " within ", file.size() - position,
-                              " bytes; the file was cut or damaged"));
+      throw CorruptFileError(file.path(),
+                             concat("storage '", printable(storage.key), "' has ", elements,
+                                    " elements, expected ", storage.elements, " within ",
+                                    file.size() - position, " bytes; the file was cut or damaged"));
     }
     contents.storages[storage.key] = {.offset = position, .bytes = bytes, .crc32 = {}};
     position += bytes;

@@ -8,6 +8,7 @@
 #include <zlib.h>
 
 #include "bellows/core/error.h"
+#include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 
 namespace bellows::formats {
@@ -23,7 +24,7 @@ constexpr size_t kMostComment = 65535;
 constexpr uint32_t kAll32 = std::numeric_limits<uint32_t>::max();
 
 [[noreturn]] void corrupt(const InputBytes& file, const std::string& what) {
-  throw CorruptFileError(file.path(), "zip archive: " + what);
+  throw CorruptFileError(file.path(), "zip archive: " + printable(what));
 }
 
 // A little-endian number of `T`'s size; the caller has checked that it is there.
@@ -151,7 +152,8 @@ ZipDirectory read_zip_directory(const InputBytes& file) {
     rest.remove_prefix(all);
     if (name.ends_with('/') && bytes == 0) continue;
     if ((flags & 1) != 0 || (method != kStored && method != kDeflated)) {
-      throw ValueError(concat(file.path().string(), ": zip archive: entry '", name, "' is ",
+      throw ValueError(concat(file.path().string(), ": zip archive: entry '", printable(name),
+                              "' is ",
                               (flags & 1) != 0 ? "encrypted" : "compressed in an unusual way",
                               ", expected entries as PyTorch writes them"));
     }
@@ -180,6 +182,15 @@ const ZipEntry& stored_entry(const InputBytes& file, const std::string& name,
   throw ValueError(concat(file.path().string(), ": zip archive: entry '", name,
                           "' is compressed, expected it stored as it is, as PyTorch writes it; "
                           "load and save the file with PyTorch"));
+}
+
+uint32_t crc32_of(std::span<const std::byte> bytes, uint32_t before) {
+  return static_cast<uint32_t>(
+      ::crc32_z(before, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
+
+std::string crc32_fault(const std::string& name, uint32_t got, uint32_t expected) {
+  return concat("entry ", name, ": its CRC-32 is ", std::hex, got, ", expected ", expected);
 }
 
 std::string first_bytes(const InputBytes& file, const ZipEntry& entry, uint64_t most) {

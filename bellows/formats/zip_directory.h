@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 
 #include "bellows/formats/input_bytes.h"
@@ -35,6 +36,11 @@ ZipDirectory read_zip_directory(const InputBytes& file);
 /// that names it otherwise.
 const ZipEntry& stored_entry(const InputBytes& file, const std::string& name,
                              const ZipEntry& entry);
+
+/// CRC-32 of these bytes; goes on from `before`, that of the bytes ahead of them.
+uint32_t crc32_of(std::span<const std::byte> bytes, uint32_t before = 0);
+/// "entry data/0: its CRC-32 is 1a2b3c4d, expected 0".
+std::string crc32_fault(const std::string& name, uint32_t got, uint32_t expected);
 
 /// The first bytes of an entry, at most `most`, unpacked where it is compressed. Throws
 /// CorruptFileError.

@@ -63,6 +63,82 @@ TEST_F(TorchFileTest, TiedTensorsStayTiedAndAreWrittenOnce) {
   EXPECT_EQ(read[1].second.select(0, 1).item<float>(), 5);
 }
 
+TEST_F(TorchFileTest, NamesAreAsPythonPrintsKeysAndComeOnce) {
+  const at::Tensor one = at::ones({1});
+  PyDict dict;
+  for (const PyValue& key : {PyValue(), PyValue(true), PyValue(2.5), PyValue(2.0), PyValue(7),
+                             PyValue(PyTuple{{"a", 2}}), PyValue(PyTuple{{1}})}) {
+    dict.add(key, one);
+  }
+  const std::vector<std::string> expected = {"None", "True", "2.5", "2.0", "7", "('a', 2)", "(1,)"};
+  write_torch_file(path_, dict);
+  const NamedTensors listed = read_weights_file(path_), flat = flatten(read_torch_file(path_));
+  ASSERT_THAT(listed, SizeIs(expected.size()));
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(listed[i].first, expected[i]);
+    EXPECT_EQ(flat[i].first, expected[i]);
+  }
+
+  EXPECT_THAT(error_of([&] { state_dict_of({{"w", one}, {"w", one}}); }), HasSubstr("'w'"));
+  PyDict twice;
+  twice.add("w", one);
+  twice.add("w", one);
+  EXPECT_THAT(error_of([&] { write_torch_file(folder_ / "twice.pt", twice); }),
+              HasSubstr("has the key 'w' twice"));
+  EXPECT_FALSE(fs::exists(folder_ / "twice.pt"));
+  PyDict collide;
+  collide.add(1, one);
+  collide.add("1", one);
+  write_torch_file(path_, collide);
+  EXPECT_THAT(error_of([&] { read_weights_file(path_); }),
+              HasSubstr("two tensors come under the name '1'"));
+}
+
+TEST_F(TorchFileTest, WhatIsReadIsComparedWithItsChecksum) {
+  write_torch_file(path_, state_dict_of({{"weight", at::full({4}, 1.5)}}));
+  const std::string whole = read_file(path_);
+  const size_t value = whole.find(std::string("\0\0\xc0\x3f\0\0\xc0\x3f", 8));
+  const size_t name = whole.find("weight");
+  ASSERT_NE(value, std::string::npos);
+  ASSERT_NE(name, std::string::npos);
+  for (const auto& [place, entry] : {std::pair(value, "entry data/0"), {name, "data.pkl"}}) {
+    std::string bytes = whole;
+    bytes[place] ^= 1;
+    write_file_atomically(path_, bytes);
+    EXPECT_THAT(error_of([&] { read_torch_file(path_); }),
+                AllOf(HasSubstr(entry), HasSubstr("its CRC-32 is")));
+    EXPECT_THROW(read_weights_file(path_), CorruptFileError);
+  }
+
+  // Archives may go without: all of them are then 0.
+  std::string without = whole;
+  for (size_t at = 0; (at = without.find("PK\1\2", at)) != std::string::npos; ++at) {
+    without.replace(at + 16, 4, 4, '\0');
+  }
+  without[value] ^= 1;
+  write_file_atomically(path_, without);
+  EXPECT_NE(flatten(read_torch_file(path_)).at(0).second.select(0, 0).item<float>(), 1.5F);
+}
+
+TEST_F(TorchFileTest, NestsOfAnyDepthAreRefusedAndFreed) {
+  const auto nest = [](int depth) {
+    PyValue value = at::ones({1});
+    for (int i = 0; i < depth; ++i) {
+      PyList list;
+      list.push_back(std::move(value));
+      value = std::move(list);
+    }
+    return value;
+  };
+  write_torch_file(path_, nest(199));
+  EXPECT_THAT(flatten(read_torch_file(path_)), SizeIs(1));
+  for (const int depth : {200, 1'000'000}) {
+    EXPECT_THAT(error_of([&] { write_torch_file(folder_ / "deep.pt", nest(depth)); }),
+                HasSubstr("nested deeper than 200"));
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "deep.pt"));
+}
+
 TEST_F(TorchFileTest, EveryKindOfWeightsIsLoadedIntoAModel) {
   const auto model_of = [](const std::string& name, at::IntArrayRef sizes) {
     return nn::from_function([](const Tree& input) { return input; }, {{name, at::zeros(sizes)}});

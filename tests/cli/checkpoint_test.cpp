@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
@@ -136,6 +137,142 @@ TEST_F(CheckpointCommandTest, ConvertReplacesNothingUnasked) {
   EXPECT_EQ(checkpoint({"verify", out}).exit_code, 0);
   EXPECT_EQ(checkpoint({"convert", corpus("state.pt"), file("model.onnx")}).exit_code, 2);
   EXPECT_EQ(checkpoint({"convert", corpus("state.pt"), file("no/such/folder.pt")}).exit_code, 1);
+}
+
+TEST_F(CheckpointCommandTest, DamagedValuesAreNeitherConvertedNorCompared) {
+  std::string bytes = read_file(corpus("state.pt"));
+  const size_t data = bytes.find(std::string("\0\0\x80\x3f\0\0\0\x40", 8));  // 1, 2 of model.w
+  ASSERT_NE(data, std::string::npos);
+  bytes[data + 2] ^= 1;
+  const std::string flipped = write("flipped.pt", bytes);
+  const auto converted = checkpoint({"convert", flipped, file("out.safetensors")});
+  EXPECT_EQ(converted.exit_code, 3);
+  EXPECT_THAT(converted.err, AllOf(HasSubstr("flipped.pt: entry data/"), HasSubstr("CRC-32")));
+  EXPECT_FALSE(fs::exists(file("out.safetensors")));
+  const auto compared = checkpoint({"diff", corpus("state.pt"), flipped});
+  EXPECT_EQ(compared.exit_code, 3);
+  EXPECT_THAT(compared.err, HasSubstr("CRC-32"));
+}
+
+TEST_F(CheckpointCommandTest, NamesInFilesCannotSteerTheTerminal) {
+  const std::string name = "fc\x1b[2J\nfile.pt: whole\u202e";
+  const std::string escaped = "fc\\x1b[2J\\nfile.pt: whole\\u202e";
+  const std::string one = file("one.pt"), two = file("two.pt");
+  checkpoint::write_torch_file(one, checkpoint::state_dict_of({{name, at::full({2}, 1.0)}}));
+  checkpoint::write_torch_file(two, checkpoint::state_dict_of({{name, at::full({2}, 2.0)}}));
+  checkpoint::PyDict dict;
+  dict.add(name + ".a", at::full({2}, 1.0));
+  dict.add(name, checkpoint::state_dict_of({{"a", at::full({2}, 2.0)}}));
+  checkpoint::write_torch_file(file("collide.pt"), dict);
+  for (const auto& words :
+       std::vector<std::vector<std::string>>{{"inspect", one},
+                                             {"diff", one, two},
+                                             {"inspect", one, "--select", "absent"},
+                                             {"convert", file("collide.pt"), file("out.pt")}}) {
+    const auto result = checkpoint(words);
+    const std::string all = result.out + result.err;
+    EXPECT_THAT(all, HasSubstr(escaped)) << words[0];
+    EXPECT_EQ(all.find('\x1b'), std::string::npos) << words[0];
+    EXPECT_EQ(all.find("\u202e"), std::string::npos) << words[0];
+  }
+}
+
+TEST_F(CheckpointCommandTest, VerifyGoesOnBehindAFileOfAnotherKind) {
+  const std::string text = write("page.pt", "<html></html>\n");
+  const auto mixed = checkpoint({"verify", text, corpus("state.pt"), corpus("legacy.pt")});
+  EXPECT_EQ(mixed.exit_code, 2);
+  EXPECT_THAT(mixed.err, HasSubstr("page.pt: is a text file"));
+  EXPECT_THAT(mixed.out, AllOf(HasSubstr("state.pt: whole"), HasSubstr("legacy.pt: whole")));
+  EXPECT_EQ(checkpoint({"verify", file("absent"), text}).exit_code, 3);
+  EXPECT_EQ(checkpoint({"verify", text, file("absent")}).exit_code, 3);
+}
+
+TEST_F(CheckpointCommandTest, OutputThatGetsLostIsAnError) {
+  for (const char* command : {"inspect", "verify"}) {
+    const auto result = run({"/bin/sh", "-c", R"("$0" checkpoint "$1" "$2" > /dev/full)",
+                             BELLOWS_PROGRAM, command, corpus("state.pt")},
+                            with_libtorch());
+    EXPECT_EQ(result.exit_code, 1) << command;
+    EXPECT_THAT(result.err, HasSubstr("standard output cannot be written"));
+  }
+}
+
+TEST_F(CheckpointCommandTest, DamagedBeginningsAreDamageAndNoOtherKind) {
+  const std::string whole = file("whole.safetensors");
+  ASSERT_EQ(checkpoint({"convert", corpus("state.pt"), whole, "--select", "model"}).exit_code, 0);
+  const std::string header = read_file(whole), archive = read_file(corpus("state.pt"));
+  for (size_t at = 0; at < 8; ++at) {
+    std::string bytes = header;
+    bytes[at] = static_cast<char>(bytes[at] ^ 0x80);
+    const auto result = checkpoint({"verify", write("damaged.safetensors", bytes)});
+    EXPECT_EQ(result.exit_code, 3) << at << ": " << result.err;
+  }
+  for (size_t at = 0; at < 4; ++at) {
+    std::string bytes = archive;
+    bytes[at] = static_cast<char>(bytes[at] ^ 1);
+    const auto result = checkpoint({"verify", write("damaged.pt", bytes)});
+    EXPECT_EQ(result.exit_code, 3) << at << ": " << result.err;
+  }
+  EXPECT_EQ(checkpoint({"verify", write("text", "some JSO{\"a\": 1}")}).exit_code, 2);
+}
+
+TEST_F(CheckpointCommandTest, LinksInACircleAreOfTheEnvironment) {
+  fs::create_symlink("circle", file("circle"));
+  for (const char* command : {"inspect", "verify"}) {
+    const auto result = checkpoint({command, file("circle")});
+    EXPECT_EQ(result.exit_code, 3) << command;
+    EXPECT_THAT(result.out + result.err, HasSubstr("circle: open: Too many levels"));
+  }
+}
+
+TEST_F(CheckpointCommandTest, ToleranceIsAFiniteNumber) {
+  for (const char* tolerance : {"-1", "inf", "nan", "abc"}) {
+    const auto result =
+        checkpoint({"diff", corpus("state.pt"), corpus("state.pt"), "--tolerance", tolerance});
+    EXPECT_EQ(result.exit_code, 2) << tolerance;
+    EXPECT_THAT(result.err, HasSubstr("expected a finite number of at least 0")) << tolerance;
+  }
+}
+
+TEST_F(CheckpointCommandTest, ConvertReplacesRegularFilesAlone) {
+  const std::string target = write("target.pt", "mine"), link = file("link.pt"),
+                    pipe = file("pipe.pt");
+  fs::create_symlink(target, link);
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const auto& [out, what] : {std::pair(link, "a symbolic link"), {pipe, "no regular file"}}) {
+    const auto result = checkpoint({"convert", corpus("state.pt"), out, "--force"});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr(what));
+  }
+  EXPECT_TRUE(fs::is_symlink(link) && fs::is_fifo(pipe));
+  EXPECT_EQ(read_file(target), "mine");
+}
+
+TEST_F(CheckpointCommandTest, PackedTypesHaveOneShapeInAllFormats) {
+  const std::string header = R"({"w":{"dtype":"F4","shape":[2,8],"data_offsets":[0,8]}})";
+  const std::string length = {static_cast<char>(header.size()), 0, 0, 0, 0, 0, 0, 0};
+  const std::string packed = write("packed.safetensors", length + header + "12345678");
+  ASSERT_EQ(checkpoint({"convert", packed, file("packed.pt")}).exit_code, 0);
+  const auto same = checkpoint({"diff", packed, file("packed.pt")});
+  EXPECT_EQ(same.exit_code, 0) << same.out << same.err;
+  EXPECT_THAT(checkpoint({"inspect", packed}).out, HasSubstr("[2, 4]"));
+}
+
+TEST_F(CheckpointCommandTest, NamesThatComeTwiceAreRefused) {
+  const std::string collide = file("collide.pt");
+  checkpoint::PyDict dict;
+  dict.add("a.b", at::full({2}, 1.0));
+  dict.add("a", checkpoint::state_dict_of({{"b", at::full({2}, 2.0)}}));
+  checkpoint::write_torch_file(collide, dict);
+  for (const char* out : {"out.pt", "out.safetensors"}) {
+    const auto converted = checkpoint({"convert", collide, file(out)});
+    EXPECT_EQ(converted.exit_code, 2) << out;
+    EXPECT_THAT(converted.err, HasSubstr("two tensors come under the name 'a.b'"));
+    EXPECT_FALSE(fs::exists(file(out)));
+  }
+  EXPECT_EQ(checkpoint({"diff", collide, collide}).exit_code, 2);
+  EXPECT_EQ(checkpoint({"inspect", collide}).exit_code, 0);
+  EXPECT_EQ(checkpoint({"verify", collide}).exit_code, 0);
 }
 
 TEST_F(CheckpointCommandTest, DiffTellsEveryDifference) {

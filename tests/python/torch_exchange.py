@@ -159,7 +159,7 @@ def check_round_trips(folder):
     source, target, again = folder / "python.pt", folder / "bellows.pt", folder / "again.pt"
     for what, value in values():
         for form, options in (("zip", {}), ("legacy", {"_use_new_zipfile_serialization": False}),
-                              ("protocol 4", {"pickle_protocol": 4}), ("protocol 3", {"pickle_protocol": 3})):
+                              *((f"protocol {n}", {"pickle_protocol": n}) for n in (1, 3, 4, 5))):
             try:
                 torch.save(value, source, **options)
             except RuntimeError as error:
