@@ -1,9 +1,11 @@
 #include "bellows/nn/copy_tensors.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
@@ -50,14 +52,57 @@ int64_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
 }
 
+const c10::StorageImpl* memory_of(const at::Tensor& tensor) {
+  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+/// Copies; those that share memory, as a view and its base do, share that of one copy.
+std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
+  std::unordered_map<const c10::StorageImpl*, size_t> users;
+  for (const at::Tensor& tensor : tensors) ++users[memory_of(tensor)];
+  std::unordered_map<const c10::StorageImpl*, at::Tensor> copied;  // as bytes
+  std::vector<at::Tensor> out;
+  for (const at::Tensor& tensor : tensors) {
+    const c10::StorageImpl* memory = memory_of(tensor);
+    if (memory == nullptr || tensor.is_meta() || users[memory] == 1) {
+      out.push_back(tensor.detach().clone());
+      continue;
+    }
+    const auto [bytes, added] = copied.emplace(memory, at::Tensor());
+    if (added) {
+      const auto size = static_cast<int64_t>(memory->nbytes());
+      bytes->second = at::empty({0}, tensor.options().dtype(at::kByte))
+                          .set_(tensor.storage(), 0, {size}, {1})
+                          .clone();
+    }
+    out.push_back(at::empty({0}, tensor.options())
+                      .set_(bytes->second.storage(), tensor.storage_offset(), tensor.sizes(),
+                            tensor.strides()));
+  }
+  return out;
+}
+
 }  // namespace
 
 TensorCopies::TensorCopies(OwnTensors original) : original_(std::move(original)) {
   const at::NoGradGuard no_grad;
-  for (const at::Tensor& tensor : handles(original_)) {
-    values_.push_back(tensor.detach().clone());
+  const std::vector<at::Tensor> tensors = handles(original_);
+  values_ = copies_of(tensors);
+  for (const at::Tensor& tensor : tensors) {
     versions_.push_back(version_of(tensor));
+    held_.push_back(tensor.use_count());
   }
+}
+
+std::string TensorCopies::newly_held() const {
+  const std::vector<at::Tensor> tensors = handles(original_);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].use_count() <= held_[i]) continue;
+    const size_t first_buffer = original_.parameters.size();
+    return i < first_buffer ? original_.parameters[i].first
+                            : original_.buffers[i - first_buffer].first;
+  }
+  return "";
 }
 
 std::string TensorCopies::misfit(const OwnTensors& copy) const {

@@ -25,8 +25,11 @@ class TensorCopies {
 
   /// What keeps `copy` from getting these values, in words; empty: nothing.
   std::string misfit(const OwnTensors& copy) const;
+  /// A tensor of the original's that something has taken a handle to since the values were copied;
+  /// empty: none.
+  std::string newly_held() const;
   /// Hands over values, types, devices and requires_grad, and drops gradients. Handles to the
-  /// copy's tensors stay. Once.
+  /// copy's tensors stay. Those that share memory in the original do so in the copy. Once.
   void give_to(const OwnTensors& copy);
   /// Gives the original its values back where they were changed; whether they were.
   bool restore();
@@ -35,6 +38,7 @@ class TensorCopies {
   OwnTensors original_;
   std::vector<at::Tensor> values_;  // of the parameters, then of the buffers
   std::vector<int64_t> versions_;   // of the original's tensors, when the values were taken
+  std::vector<size_t> held_;        // how many handles there were to each
 };
 
 /// What is drawn while it lives is not missing from the random generators afterwards.

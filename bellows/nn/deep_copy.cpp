@@ -5,11 +5,16 @@
 #include <sstream>
 #include <vector>
 
+#include <torch/nn/modules/container/moduledict.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/parameterdict.h>
+#include <torch/nn/modules/container/parameterlist.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
 #include "bellows/nn/copy_tensors.h"
+#include "bellows/nn/layer_members.h"
 
 // LibTorch's door to a module's lists, which only classes of this name may open.
 template <>
@@ -40,12 +45,14 @@ struct Structure {
     names.push_back(concat(name.empty() ? "the module itself" : name, " (", module.name(), ")"));
     same_as.push_back(std::ranges::find(modules, &module) - modules.begin());
     modules.push_back(&module);
+    owners.push_back(module.weak_from_this().use_count());
   }
 
   std::vector<std::string> names;
   std::vector<size_t> same_as;  // by module: the place where it was first
   std::vector<torch::nn::Module*> modules;
-  std::string printed;  // with the options of LibTorch's own layers
+  std::vector<long> owners;  // by module, with the one that lists it here, if any
+  std::string printed;       // with the options of LibTorch's own layers
 };
 
 std::string misfit(const Structure& original, const Structure& copy) {
@@ -64,6 +71,28 @@ std::string misfit(const Structure& original, const Structure& copy) {
                   original.printed, "\n");
   }
   return "";
+}
+
+/// Whether it keeps parameters that only its users give it: its reset() does nothing.
+bool is_parameter_container(const torch::nn::Module& module) {
+  return dynamic_cast<const torch::nn::ParameterListImpl*>(&module) != nullptr ||
+         dynamic_cast<const torch::nn::ParameterDictImpl*>(&module) != nullptr;
+}
+
+/// Gives containers of parameters that are empty in the copy as many as the original's have.
+void fill_parameter_containers(const torch::nn::Module& original, torch::nn::Module& copy) {
+  if (is_parameter_container(original) && is_parameter_container(copy) &&
+      copy.named_parameters(/*recurse=*/false).is_empty()) {
+    for (const auto& item : original.named_parameters(/*recurse=*/false)) {
+      copy.register_parameter(item.key(), item.value().detach().clone(),
+                              item.value().requires_grad());
+    }
+  }
+  const auto ours = copy.named_children();
+  for (const auto& child : original.named_children()) {
+    if (const auto* found = ours.find(child.key()); found != nullptr)
+      fill_parameter_containers(*child.value(), **found);
+  }
 }
 
 void copy_modes(const Structure& original, const Structure& copy) {
@@ -91,15 +120,19 @@ class Copier {
     } catch (const c10::Error& error) {
       fault = error.what_without_backtrace();
     }
-    if (tensors_.restore() || Structure(original_).names != before_.names) {
+    const Structure after(original_);
+    if (tensors_.restore() || after.names != before_.names) {
       throw ValueError(concat("deep_copy: ", what, " of ", original_.name(),
                               " changes the original, expected it to make members anew. Give a "
                               "factory: deep_copy(module, factory)."));
     }
     if (copy) {
+      if (copy.get() != &original_) fill_parameter_containers(original_, *copy);
       const Structure structure(*copy);
       fault = misfit(before_, structure);
       if (fault.empty()) fault = tensors_.misfit(own_tensors(*copy));
+      if (fault.empty()) fault = copy_layer_members(original_, *copy);
+      if (fault.empty()) fault = kept(after);
       if (fault.empty()) {
         tensors_.give_to(own_tensors(*copy));
         copy_modes(before_, structure);
@@ -116,14 +149,39 @@ class Copier {
   }
 
  private:
+  /// What of the original a member of the copy still refers to, in words.
+  std::string kept(const Structure& after) const {
+    std::string name = tensors_.newly_held();
+    for (size_t i = 0; name.empty() && i < after.modules.size(); ++i)
+      if (after.owners[i] > before_.owners[i]) name = after.names[i];
+    return name.empty() ? "" : concat("it keeps a handle to the original's ", name);
+  }
+
   torch::nn::Module& original_;
   Structure before_;
   TensorCopies tensors_;
   std::vector<std::string> faults_;
 };
 
-/// LibTorch's clone() of a Sequential loses the names of its modules.
+/// As clone(), but with the names in a Sequential, which LibTorch's loses, and with what is in
+/// containers of parameters, for which LibTorch's throws.
 ModulePointer clone(const torch::nn::Module& module) {
+  if (is_parameter_container(module)) {
+    if (dynamic_cast<const torch::nn::ParameterListImpl*>(&module) != nullptr)
+      return std::make_shared<torch::nn::ParameterListImpl>();
+    return std::make_shared<torch::nn::ParameterDictImpl>();
+  }
+  if (dynamic_cast<const torch::nn::ModuleListImpl*>(&module) != nullptr) {
+    auto copy = std::make_shared<torch::nn::ModuleListImpl>();
+    for (const auto& child : module.named_children()) copy->push_back(clone(*child.value()));
+    return copy;
+  }
+  if (dynamic_cast<const torch::nn::ModuleDictImpl*>(&module) != nullptr) {
+    torch::OrderedDict<std::string, ModulePointer> children;
+    for (const auto& child : module.named_children())
+      children.insert(child.key(), clone(*child.value()));
+    return std::make_shared<torch::nn::ModuleDictImpl>(children);
+  }
   const auto* sequential = dynamic_cast<const torch::nn::SequentialImpl*>(&module);
   if (sequential == nullptr) return module.clone();
   auto copy = std::make_shared<torch::nn::SequentialImpl>();

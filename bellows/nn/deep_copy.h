@@ -45,15 +45,23 @@ template <class M>
 concept TorchModule = std::is_base_of_v<torch::nn::Module, M>;
 
 /// A module of the same type that shares no parameter, buffer or sub-module with the original:
-/// values, types, devices, memory formats, requires_grad, ties and modes are the same; gradients
+/// values, types, devices, memory formats, requires_grad, modes and ties (one tensor under several
+/// names, views of one memory, a layer's member set to another's tensor) are the same; gradients
 /// are not copied, as in Python. Nothing is drawn from the random generators.
 ///
 /// For modules that are torch::nn::Cloneable (LibTorch's own layers and containers too) or have a
 /// clone() of their own. As for LibTorch's clone(), reset() makes all members that refer to
 /// something; plain members of the module are copied with it, but those of modules inside it are
 /// what reset() makes them. A copy that would differ (names, types, shapes, ties, options that
-/// LibTorch prints) is refused with a ValueError that asks for a factory, as is a module that is
-/// neither: LibTorch has no way to copy the handles among its members.
+/// LibTorch prints), or would keep a handle to something that the original has registered, is
+/// refused with a ValueError that asks for a factory, as is a module that is neither: LibTorch has
+/// no way to copy the handles among its members.
+///
+/// Not seen, and so shared: what such a handle, pointer or function among the members refers to,
+/// where it is registered nowhere and reset() does not make it anew, such as a plain
+/// `at::Tensor mask`. Register it as a buffer, or give a factory.
+///
+/// No other thread may use the module meanwhile.
 template <TorchModule M>
 std::shared_ptr<M> deep_copy(const M& module) {
   return std::dynamic_pointer_cast<M>(
@@ -82,10 +90,12 @@ std::shared_ptr<M> deep_copy(const std::shared_ptr<M>& module, const Factory&...
   return deep_copy(*module, factory...);
 }
 
-/// Of holders, such as Linear or what TORCH_MODULE defines: gives a holder of the same type.
+/// Of holders, such as Linear or what TORCH_MODULE defines: gives a holder of the same type. An
+/// empty one is a ValueError.
 template <class Holder, class... Factory>
 requires std::is_base_of_v<torch::nn::ModuleHolder<typename Holder::ContainedType>, Holder> Holder
 deep_copy(const Holder& module, const Factory&... factory) {
+  detail::check_present(!module.is_empty());
   return Holder(deep_copy(module.ptr(), factory...));
 }
 

@@ -3,11 +3,13 @@
 #include <map>
 #include <optional>
 #include <regex>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isclose.h>
+#include <ATen/ops/isfinite.h>
 #include <c10/core/ScalarType.h>
 
 #include "bellows/core/error.h"
@@ -79,6 +81,20 @@ std::optional<at::Tensor> converted(const at::Tensor& value, const at::Tensor& t
   }
 }
 
+/// Why the values do not go into the target's type; empty where it is not for the values.
+std::string values_that_do_not_fit(const at::Tensor& value, const at::Tensor& target) {
+  if (!value.defined() || value.sizes() != target.sizes() || value.layout() != at::kStrided ||
+      target.layout() != at::kStrided || !value.is_floating_point() || target.is_floating_point() ||
+      target.is_complex()) {
+    return "";
+  }
+  const at::Tensor exact = value.to(at::kDouble);
+  const at::Tensor fractions = exact.isfinite().logical_and(exact.ne(exact.trunc()));
+  if (fractions.any().item<bool>()) return " with fractions";
+  return concat(" with values that ", c10::getDtypeNames(target.scalar_type()).first,
+                " cannot hold");
+}
+
 /// The prefix with which all of `shorter` are among `longer`; empty where there is none.
 std::string common_prefix(const std::vector<std::string>& longer,
                           const std::vector<std::string>& shorter) {
@@ -137,7 +153,7 @@ class Matching {
   StateLoad finish(const LoadOptions& options) {
     std::vector<std::string>& missing = load_.report.missing_keys;
     for (size_t i = 0; i < targets_.size(); ++i) {
-      if (!named_[i]) missing.push_back(targets_[i].first);
+      if (!named_[i] && !came_later(i)) missing.push_back(targets_[i].first);
     }
     std::string faults;
     if (options.strict) {
@@ -158,6 +174,18 @@ class Matching {
   }
 
  private:
+  /// Whether it is a counter of a batch normalisation, all of which states from before PyTorch
+  /// 0.4.1 lack: it keeps its value, as in _load_from_state_dict of torch/nn/modules/batchnorm.py.
+  bool came_later(size_t place) const {
+    constexpr std::string_view kCounter = "num_batches_tracked";
+    const auto& [name, target] = targets_[place];
+    if (!name.ends_with(kCounter) || target.dim() != 0 || target.scalar_type() != at::kLong)
+      return false;
+    const auto mean =
+        place_of_.find(name.substr(0, name.size() - kCounter.size()) + "running_mean");
+    return mean != place_of_.end() && named_[mean->second];
+  }
+
   void take(size_t place, const Entry& entry) {
     const at::Tensor& target = targets_[place].second;
     named_[place] = true;
@@ -170,10 +198,8 @@ class Matching {
                            ? converted(entry.value, target)
                            : std::nullopt;
     if (!value) {
-      const bool fractions = entry.value.defined() && entry.value.sizes() == target.sizes() &&
-                             entry.value.is_floating_point() && !target.is_floating_point();
       mismatch(entry, concat(entry.label(), " (got ", type_and_shape(entry.value),
-                             fractions ? " with fractions" : "", ", expected ",
+                             values_that_do_not_fit(entry.value, target), ", expected ",
                              type_and_shape(target), ")"));
       return;
     }
@@ -235,7 +261,7 @@ StateLoad plan_load(const NamedTensors& targets, const Ties& ties, const NamedTe
   for (const auto& [name, value] : state) matching.add({renamed(name), name, value});
   StateLoad load = matching.finish(options);
   if (load.copies.empty() && !state.empty() && !targets.empty()) {
-    log::warn(concat("load_state_dict: none of the state's ", state.size(), " entries was loaded",
+    log::warn(concat("load_state_dict: none of the state's ", state.size(), " entries was loaded.",
                      advice(load.report)));
   }
   settle_aliases(load.copies);

@@ -10,6 +10,9 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/parameterdict.h>
+#include <torch/nn/modules/container/parameterlist.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
@@ -234,6 +237,91 @@ TEST(DeepCopyTest, ResetThatChangesTheOriginalIsRefusedAndTheOriginalRestored) {
   EXPECT_THAT(error_of([&] { deep_copy(net); }),
               AllOf(HasSubstr("KeepsImpl"), HasSubstr("changes the original")));
   EXPECT_TRUE(at::equal(net->fc->weight, at::full({2, 2}, 3.0)));
+}
+
+TEST(DeepCopyTest, LayerTiedByItsMemberStaysTied) {
+  tnn::Sequential net(tnn::Linear(4, 4), tnn::Linear(4, 4));
+  const auto layer = [](tnn::Sequential& all, size_t i) { return all[i]->as<tnn::Linear>(); };
+  layer(net, 1)->weight = layer(net, 0)->weight;
+  layer(net, 1)->bias = at::full({4}, 7.0);  // registered nowhere
+  tnn::Sequential copy = deep_copy(net);
+  EXPECT_TRUE(layer(copy, 1)->weight.is_same(layer(copy, 0)->weight));
+  EXPECT_FALSE(layer(copy, 1)->weight.is_alias_of(layer(net, 0)->weight));
+  EXPECT_FALSE(layer(copy, 1)->bias.is_alias_of(layer(net, 1)->bias));
+  expect_deep(from_module(net), from_module(copy));
+  expect_independent(from_module(net), from_module(copy), at::randn({2, 4}));
+}
+
+TEST(DeepCopyTest, LayerWithAComputedMemberIsRefused) {
+  tnn::Linear linear(2, 2);
+  linear->weight = linear->weight * 2;
+  EXPECT_THAT(error_of([&] { deep_copy(linear); }),
+              HasSubstr("the member weight of the module is computed from other tensors"));
+}
+
+TEST(DeepCopyTest, ContainersOfParametersAreCopied) {
+  const tnn::ParameterList list(at::ones({3}).requires_grad_(), at::full({2}, 5.0));
+  const tnn::ParameterList copy = deep_copy(list);
+  expect_deep(list->named_parameters().pairs(), copy->named_parameters().pairs());
+  tnn::ParameterDict dict;
+  dict->insert("k", at::full({3}, 2.0));
+  expect_deep(dict->named_parameters().pairs(), deep_copy(dict)->named_parameters().pairs());
+  const tnn::ModuleList nested(list, tnn::Linear(2, 2), dict);
+  expect_deep(nested->named_parameters().pairs(), deep_copy(nested)->named_parameters().pairs());
+}
+
+/// Its buffer is a row of its parameter.
+struct ViewImpl : tnn::Cloneable<ViewImpl> {
+  ViewImpl() { reset(); }
+  void reset() override {
+    weight = register_parameter("weight", at::randn({4, 3}));
+    row = register_buffer("row", weight.detach()[1]);
+  }
+  at::Tensor weight, row;
+};
+TORCH_MODULE(View);
+
+TEST(DeepCopyTest, BufferThatIsAViewOfAParameterStaysOne) {
+  const View net;
+  const View copy = deep_copy(net);
+  expect_deep(state_dict(net), state_dict(copy));
+  const at::NoGradGuard no_grad;
+  copy->weight.fill_(9);
+  EXPECT_TRUE(at::equal(copy->row, at::full({3}, 9.0)));
+  EXPECT_FALSE(at::equal(net->row, copy->row));
+}
+
+/// Its constructor keeps handles that its reset() does not make anew.
+struct StrayImpl : tnn::Cloneable<StrayImpl> {
+  enum Kind { tensor, layer, mask_only };
+  explicit StrayImpl(Kind kind) {
+    reset();
+    if (kind == tensor) alias = fc->weight;
+    if (kind == layer) layers = {fc};
+  }
+  void reset() override { fc = register_module("fc", tnn::Linear(2, 2)); }
+  tnn::Linear fc = nullptr;
+  at::Tensor alias, mask = at::ones({2});
+  std::vector<tnn::Linear> layers;
+};
+TORCH_MODULE(Stray);
+
+TEST(DeepCopyTest, HandleToARegisteredTensorOrModuleOfTheOriginalIsRefused) {
+  EXPECT_THAT(error_of([] { deep_copy(Stray(StrayImpl::tensor)); }),
+              HasSubstr("it keeps a handle to the original's fc.weight"));
+  EXPECT_THAT(error_of([] { deep_copy(Stray(StrayImpl::layer)); }),
+              HasSubstr("it keeps a handle to the original's fc (torch::nn::LinearImpl)"));
+}
+
+TEST(DeepCopyTest, TensorThatIsRegisteredNowhereIsSharedUnlessAFactoryMakesIt) {
+  const Stray net(StrayImpl::mask_only);
+  EXPECT_TRUE(deep_copy(net)->mask.is_same(net->mask));  // as documented: it cannot be seen
+  EXPECT_FALSE(
+      deep_copy(net, [] { return Stray(StrayImpl::mask_only); })->mask.is_alias_of(net->mask));
+}
+
+TEST(DeepCopyTest, EmptyHolderIsRefused) {
+  EXPECT_THAT(error_of([] { deep_copy(tnn::Linear(nullptr)); }), HasSubstr("expected a module"));
 }
 
 TEST(DeepCopyTest, CopyOnTheMetaDeviceStaysThere) {

@@ -1,6 +1,7 @@
 #include "bellows/nn/state.h"
 
 #include <gmock/gmock.h>
+#include <limits>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -87,7 +88,8 @@ TEST(LoadStateTest, PartialLoadOfNothingAtAllIsLogged) {
   ::testing::internal::CaptureStderr();
   model.load_state_dict({{"module.a", filled({2}, 5)}}, {.strict = false});
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              AllOf(HasSubstr("none of the state's 1 entries"), HasSubstr("strip_prefix")));
+              AllOf(HasSubstr("none of the state's 1 entries was loaded. The state's names begin"),
+                    HasSubstr("strip_prefix")));
 }
 
 TEST(LoadStateTest, PrefixesComeOffAndOn) {
@@ -185,6 +187,20 @@ TEST(LoadStateTest, TypesThatWouldLoseValuesAreMismatched) {
                     HasSubstr("count (got float32 [] with fractions, expected int64 [])")));
 }
 
+TEST(LoadStateTest, NumberTooLargeForAnIntegerIsNotCalledAFraction) {
+  const Model model = model_of({{"w", parameter({1})}}, {{"count", at::zeros({2}, at::kInt)}});
+  for (const double value :
+       {1e20, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_THAT(error_of([&] {
+                  model.load_state_dict({{"w", at::ones({1})}, {"count", filled({2}, value)}});
+                }),
+                HasSubstr("count (got float32 [2] with values that int32 cannot hold, expected "
+                          "int32 [2])"))
+        << value;
+  }
+  EXPECT_EQ(first_value(model, "count"), 0);
+}
+
 TEST(LoadStateTest, TiedTensorIsLoadedUnderAnyOrAllOfItsNames) {
   const at::Tensor shared = parameter({2});
   const Model model = model_of({{"embed", shared}, {"other", parameter({1})}, {"head", shared}});
@@ -255,6 +271,28 @@ TEST(LoadStateTest, CheckReportsAndChangesNothing) {
   EXPECT_THAT(error_of([&] { model.check_state_dict(state); }), HasSubstr("Unexpected: x"));
   EXPECT_THAT(model.check_state_dict(state, {.strict = false}).unexpected_keys, ElementsAre("x"));
   EXPECT_EQ(first_value(model, "a"), 1);
+}
+
+TEST(LoadStateTest, StateFromBeforeTheCounterOfBatchNormalisationsLoads) {
+  const torch::nn::Sequential net({{"norm", torch::nn::BatchNorm1d(2)}});
+  const at::Tensor counter = net->named_buffers()["norm.num_batches_tracked"];
+  counter.fill_(7);
+  const NamedTensors old{{"norm.weight", filled({2}, 2)},
+                         {"norm.bias", filled({2}, 3)},
+                         {"norm.running_mean", filled({2}, 4)},
+                         {"norm.running_var", filled({2}, 5)}};
+  EXPECT_THAT(load_state_dict(net, old).missing_keys, IsEmpty());
+  EXPECT_EQ(counter.item<int64_t>(), 7);
+  EXPECT_TRUE(at::equal(net->named_buffers()["norm.running_var"], filled({2}, 5)));
+  // Without its layer it is missing as all the rest, and under such a name alone it is not a
+  // counter.
+  EXPECT_THAT(error_of([&] { load_state_dict(net, {}); }), HasSubstr("norm.num_batches_tracked"));
+  const Model other =
+      model_of({{"w", parameter({2})}}, {{"num_batches_tracked", at::zeros({}, at::kLong)}});
+  EXPECT_THAT(error_of([&] {
+                other.load_state_dict({{"w", at::ones({2})}});
+              }),
+              HasSubstr("Missing: num_batches_tracked"));
 }
 
 struct TiedNetImpl : torch::nn::Module {
