@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <iostream>
 #include <span>
 #include <string>
@@ -148,7 +149,13 @@ void hold_first(int, char**, char**) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const bool prints = ::fcntl(STDOUT_FILENO, F_GETFD) != -1;
   bellows::open_standard_streams();
   std::vector<std::string> words(argv + 1, argv + argc);
+  if (!prints && words.size() > 1 && words[0] == "data" && words[1] == "inspect") {
+    std::cerr << "bellows data inspect: standard output is closed, expected one to print to"
+              << std::endl;
+    return static_cast<int>(bellows::ExitCode::environment);
+  }
   return bellows::cli::run(std::move(words));
 }

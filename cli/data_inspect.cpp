@@ -133,7 +133,8 @@ int inspect_command(int argc, char** argv) {
       ->check(CLI::Range(0, 100))
       ->capture_default_str();
   app.footer(
-      "Exit codes: 0 all could be read, 2 bad usage, or nothing known lies there, 3 damaged data.");
+      "Exit codes: 0 all could be read, 2 bad usage, or nothing known lies there, 3 damaged "
+      "data, or output that cannot be written.");
   if (const auto code = train::parse(app, argc, argv)) return *code;
 
   const DataSource source = find_data(arguments.source, arguments.target);
@@ -147,7 +148,8 @@ int inspect_command(int argc, char** argv) {
     write_file_atomically(arguments.sheet, sheet.png());
     std::cout << "contact sheet " << arguments.sheet << '\n';
   }
-  std::cout << std::flush;
+  if (!std::cout.flush())
+    throw EnvironmentError("standard output could not be written: what is printed is not whole");
   return static_cast<int>(whole ? ExitCode::done : ExitCode::environment);
 }
 

@@ -26,12 +26,23 @@ bool there(const fs::path& path) {
   return fs::exists(path, ignored) || fs::exists(path.string() + ".gz", ignored);
 }
 
-OpenedData in_memory(TensorDataset dataset) {
+[[noreturn]] void fail_empty(const fs::path& path) {
+  throw EnvironmentError(path.string() + ": got no samples, expected at least one");
+}
+
+OpenedData in_memory(const fs::path& path, TensorDataset dataset) {
+  if (dataset.size() == 0) fail_empty(path);
   return {std::make_shared<TensorDataset>(std::move(dataset)), nullptr, {}};
 }
 
-OpenedData one_tensor(const at::Tensor& tensor) {
-  return in_memory(TensorDataset({tensor}));
+OpenedData one_tensor(const fs::path& path, const at::Tensor& tensor) {
+  if (tensor.dim() == 0) {
+    throw EnvironmentError(path.string() +
+                           ": got a single number, expected an array along whose first dimension "
+                           "the samples lie");
+  }
+  if (tensor.size(0) == 0) fail_empty(path);
+  return in_memory(path, TensorDataset({tensor}));
 }
 
 std::vector<fs::path> sorted_entries(const fs::path& folder) {
@@ -46,14 +57,11 @@ std::vector<fs::path> sorted_entries(const fs::path& folder) {
   return entries;
 }
 
-bool is_tar(const fs::path& path) {
-  return path.filename().string().find(".tar") != std::string::npos;
-}
-
 std::function<OpenedData()> tar_shard(const fs::path& path) {
   return [path] {
-    return OpenedData{
-        nullptr, std::make_shared<data::TarStream>(std::vector{path}, data::TarOptions{}), {}};
+    const auto shard = std::make_shared<data::TarStream>(std::vector{path}, data::TarOptions{});
+    if (shard->size() == 0) fail_empty(path);
+    return OpenedData{nullptr, shard, {}};
   };
 }
 
@@ -64,8 +72,9 @@ std::optional<DataSource> idx_set(const fs::path& root) {
     source.parts.push_back(
         {train ? "train" : "test", {[root, train] {
            constexpr int64_t kMostClasses = 256;
-           return in_memory(data::read_idx_dataset(
-               {.root = root, .train = train, .classes = kMostClasses, .bytes = true}));
+           return in_memory(
+               root, data::read_idx_dataset(
+                         {.root = root, .train = train, .classes = kMostClasses, .bytes = true}));
          }}});
   }
   return source.parts.empty() ? std::nullopt : std::optional(source);
@@ -76,10 +85,11 @@ std::optional<DataSource> cifar_set(const fs::path& root) {
   if (!ten && !there(root / "train.bin")) return std::nullopt;
   DataSource source{ten ? "CIFAR-10" : "CIFAR-100", {}};
   for (const bool train : {true, false}) {
-    source.parts.push_back({train ? "train" : "test", {[=] {
-                              return in_memory(data::read_cifar_dataset(
-                                  {.root = root, .train = train, .classes = ten ? 10 : 100}));
-                            }}});
+    source.parts.push_back(
+        {train ? "train" : "test", {[=] {
+           return in_memory(root, data::read_cifar_dataset(
+                                      {.root = root, .train = train, .classes = ten ? 10 : 100}));
+         }}});
   }
   return source;
 }
@@ -87,7 +97,7 @@ std::optional<DataSource> cifar_set(const fs::path& root) {
 std::optional<DataSource> tar_set(const fs::path& root) {
   DataSource source{"tar shards", {}};
   for (const fs::path& path : sorted_entries(root)) {
-    if (!is_tar(path)) continue;
+    if (!data::is_shard_name(path)) continue;
     const std::string name = path.filename().string();
     const auto word = std::find_if_not(name.begin(), name.end(),
                                        [](unsigned char c) { return std::isalpha(c) != 0; });
@@ -128,7 +138,7 @@ std::optional<DataSource> csv_set(const fs::path& root, const std::string& targe
     const fs::path path = root / (std::string(name) + ".csv");
     if (!there(path)) continue;
     source.parts.push_back(
-        {name, {[=] { return in_memory(data::read_csv_dataset(path, target)); }}});
+        {name, {[=] { return in_memory(path, data::read_csv_dataset(path, target)); }}});
   }
   return source.parts.empty() ? std::nullopt : std::optional(source);
 }
@@ -136,13 +146,14 @@ std::optional<DataSource> csv_set(const fs::path& root, const std::string& targe
 DataSource one_file(const fs::path& path, const std::string& target) {
   const std::string name = path.filename().string();
   const auto ends = [&](const char* ending) { return name.ends_with(ending); };
-  if (is_tar(path)) return {"tar shard", {{"all", {tar_shard(path)}}}};
+  if (data::is_shard_name(path)) return {"tar shard", {{"all", {tar_shard(path)}}}};
   if (ends(".csv") || ends(".csv.gz"))
-    return {"CSV", {{"all", {[=] { return in_memory(data::read_csv_dataset(path, target)); }}}}};
+    return {"CSV",
+            {{"all", {[=] { return in_memory(path, data::read_csv_dataset(path, target)); }}}}};
   if (ends(".npy"))
-    return {".npy array", {{"all", {[=] { return one_tensor(data::read_npy(path)); }}}}};
+    return {".npy array", {{"all", {[=] { return one_tensor(path, data::read_npy(path)); }}}}};
   if (ends("-ubyte") || ends("-ubyte.gz") || ends(".idx") || ends(".idx.gz"))
-    return {"IDX file", {{"all", {[=] { return one_tensor(data::read_idx(path)); }}}}};
+    return {"IDX file", {{"all", {[=] { return one_tensor(path, data::read_idx(path)); }}}}};
   throw ValueError(concat(path.string(),
                           ": cannot tell what it is by its name, expected one that "
                           "ends in .tar, .csv, .npy, -ubyte or .idx, or a folder"));

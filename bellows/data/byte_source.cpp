@@ -158,7 +158,11 @@ OpenedFile open_maybe_gzip(const fs::path& path) {
     throw FileError(path, "open (also as " + found.filename().string() + ")", ENOENT);
   file->check_regular();
   if (!file->starts_as_gzip()) return {found, std::move(file)};
-  return {found, std::make_unique<GzipSource>(std::move(file))};
+  return {found, gunzip(std::move(file))};
+}
+
+std::unique_ptr<ByteSource> gunzip(std::unique_ptr<ByteSource> compressed) {
+  return std::make_unique<GzipSource>(std::move(compressed));
 }
 
 }  // namespace bellows::data

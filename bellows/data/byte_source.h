@@ -34,4 +34,7 @@ struct OpenedFile {
 };
 OpenedFile open_maybe_gzip(const std::filesystem::path& path);
 
+/// What gzip members one after the other hold, checksums verified.
+std::unique_ptr<ByteSource> gunzip(std::unique_ptr<ByteSource> compressed);
+
 }  // namespace bellows::data

@@ -38,6 +38,19 @@ bool all_whole(const at::Tensor& values) {
   });
 }
 
+// Refuses finite numbers that float32 would make infinite.
+void check_float_range(const std::filesystem::path& path, const CsvTable& table, int64_t column) {
+  const at::Tensor& values = table.values;
+  const auto* data = values.const_data_ptr<double>();
+  for (int64_t row = 0; row < values.size(0); ++row) {
+    const double value = data[row * values.size(1) + column];
+    if (std::isinf(value) || !std::isinf(static_cast<float>(value))) continue;
+    throw CorruptFileError(path, concat("row ", row + 1, " below the header: column ",
+                                        table.columns[static_cast<size_t>(column)], ": got ", value,
+                                        ", out of range of a float32"));
+  }
+}
+
 }  // namespace
 
 int64_t CsvTable::column(const std::string& name) const {
@@ -73,8 +86,11 @@ TensorDataset read_csv_dataset(const std::filesystem::path& path, const std::str
   const at::Tensor inputs = at::cat(
       {table.values.narrow(1, 0, place), table.values.narrow(1, place + 1, columns - place - 1)},
       1);
-  return TensorDataset(
-      {inputs.to(at::kFloat), targets.to(all_whole(targets) ? at::kLong : at::kFloat)});
+  const bool classes = all_whole(targets);
+  for (int64_t column = 0; column < columns; ++column) {
+    if (column != place || !classes) check_float_range(path, table, column);
+  }
+  return TensorDataset({inputs.to(at::kFloat), targets.to(classes ? at::kLong : at::kFloat)});
 }
 
 }  // namespace bellows::data

@@ -1,6 +1,7 @@
 #include "bellows/data/csv_file.h"
 
 #include <charconv>
+#include <unordered_set>
 #include <utility>
 
 #include "bellows/core/error.h"
@@ -19,6 +20,7 @@ class Parser {
     if (text_.starts_with("\xef\xbb\xbf")) at_ = 3;  // a byte-order mark
     if (header && at_ < text_.size()) {
       numbers_.columns = line();
+      check_names();
     }
     while (at_ < text_.size()) row();
     if (numbers_.values.empty()) {
@@ -33,14 +35,25 @@ class Parser {
     throw CorruptFileError(path_, concat("line ", line_of_row_, ": ", what));
   }
 
+  void check_names() const {
+    std::unordered_set<std::string_view> names;
+    for (const std::string& name : numbers_.columns) {
+      if (!names.insert(name).second)
+        fail(concat("got the column \"", shown(name), "\" twice, expected each name once"));
+    }
+  }
+
   void row() {
     const std::vector<std::string> fields = line();
     auto& columns = numbers_.columns;
     if (columns.empty()) {
       for (size_t c = 0; c < fields.size(); ++c) columns.push_back(std::to_string(c));
     }
-    if (fields.size() == 1 && fields[0].empty() && at_ >= text_.size() && columns.size() != 1)
-      return;  // an empty last line
+    if (fields.size() == 1 && fields[0].empty() && columns.size() != 1 &&
+        text_.find_first_not_of("\r\n", at_) == std::string_view::npos) {
+      at_ = text_.size();  // empty lines at the end
+      return;
+    }
     if (fields.size() != columns.size())
       fail(concat("got ", fields.size(), " fields, expected ", columns.size()));
     for (size_t c = 0; c < fields.size(); ++c)
@@ -53,7 +66,7 @@ class Parser {
     while (!field.empty() && (field.back() == ' ' || field.back() == '\t')) field.remove_suffix(1);
     if (field.empty() && missing_) return *missing_;
     const std::string_view whole = field;
-    if (field.starts_with('+')) field.remove_prefix(1);
+    if (field.starts_with('+') && !field.starts_with("+-")) field.remove_prefix(1);
     double value = 0;
     const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
     if (error == std::errc::result_out_of_range)

@@ -3,9 +3,9 @@
 #include <ATen/ops/empty.h>
 
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
 #include "bellows/core/text.h"
 #include "bellows/data/image_codec.h"
+#include "bellows/formats/input_bytes.h"
 
 namespace bellows::data {
 
@@ -34,7 +34,8 @@ std::string encode_png(const at::Tensor& image) {
 }
 
 at::Tensor read_image(const std::filesystem::path& path, const ImageOptions& options) {
-  const std::string bytes = read_file(path);
+  const formats::InputFile file(path);
+  const std::string bytes = file.text(0, file.size());
   try {
     return decode_image(std::as_bytes(std::span(bytes)), options);
   } catch (const ImageError& error) {

@@ -30,7 +30,8 @@ struct ImageOptions {
 /// heeded, as in torchvision. Throws EnvironmentError for another format, damage, data that end
 /// early; ValueError for options out of range. Thread-safe.
 at::Tensor decode_image(std::span<const std::byte> file, const ImageOptions& options = {});
-/// The same of a file; CorruptFileError with its path, or FileError.
+/// The same of a file; CorruptFileError with its path, FileError, or EnvironmentError for a pipe or
+/// a device.
 at::Tensor read_image(const std::filesystem::path& path, const ImageOptions& options = {});
 
 /// A PNG file of uint8 [1 or 3, height, width] on the CPU, of any strides. Throws ValueError for

@@ -25,6 +25,13 @@ at::Tensor soft_targets(const char* what, const at::Tensor& images, const at::Te
     throw ValueError(concat(what, ": got targets ", targets.scalar_type(), " ", targets.sizes(),
                             ", expected Long [N] or floating point [N, ", classes, "]"));
   }
+  if (targets.numel() > 0) {
+    const auto least = targets.min().item<int64_t>(), most = targets.max().item<int64_t>();
+    if (least < 0 || most >= classes) {
+      throw ValueError(
+          concat(what, ": got class ", least < 0 ? least : most, ", expected 0 to ", classes - 1));
+    }
+  }
   return at::one_hot(targets, classes)
       .to(images.is_floating_point() ? images.scalar_type() : at::kFloat);
 }

@@ -12,7 +12,8 @@ namespace bellows::data {
 
 struct NpyOptions {
   /// The tensor is the file's own memory, read when it is touched, and shared with other processes;
-  /// it must not be written to. For little-endian files in C order.
+  /// it must not be written to. For little-endian files in C order. A file that becomes shorter
+  /// meanwhile ends the process with SIGBUS: replace files by renaming.
   bool map = false;
 };
 

@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <archive.h>
 #include <archive_entry.h>
-#include <array>
 #include <cctype>
 #include <cerrno>
-#include <fstream>
-#include <sys/stat.h>
+#include <exception>
 #include <utility>
 
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
+#include "bellows/data/tar_bytes.h"
 
 namespace bellows::data {
 namespace {
@@ -27,50 +26,84 @@ std::pair<std::string, std::string> split_name(const std::string& name) {
   return {name.substr(0, dot), ending};
 }
 
-constexpr size_t kMark = 1024;
-
-bool ends_marked(std::span<const std::byte> bytes) {
-  return bytes.size() >= kMark && std::all_of(bytes.end() - kMark, bytes.end(),
-                                              [](std::byte b) { return b == std::byte{0}; });
-}
-
-bool file_ends_marked(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::array<char, kMark> tail{};
-  file.seekg(-static_cast<std::streamoff>(kMark), std::ios::end);
-  return file.read(tail.data(), kMark) && ends_marked(std::as_bytes(std::span(tail)));
+// End of the last byte of `bytes` that is not 0.
+int64_t end_of_content(std::span<const std::byte> bytes) {
+  const auto last =
+      std::find_if(bytes.rbegin(), bytes.rend(), [](std::byte b) { return b != std::byte{0}; });
+  return bytes.rend() - last;
 }
 
 }  // namespace
 
 struct TarFile::Archive {
-  Archive(std::filesystem::path name, int64_t limit)
-      : path(std::move(name)), most_bytes(limit), handle(archive_read_new()) {
+  Archive(std::shared_ptr<const formats::InputBytes> input, int64_t limit)
+      : path(input->path()),
+        most_bytes(limit),
+        bytes(open_tar_bytes(std::move(input))),
+        handle(archive_read_new()) {
     if (handle == nullptr) throw std::bad_alloc();
-    archive_read_support_filter_all(handle);
     archive_read_support_format_tar(handle);
+    archive_read_set_callback_data(handle, this);
+    archive_read_set_read_callback(handle, give);
+    archive_read_set_skip_callback(handle, skip);
   }
   ~Archive() { archive_read_free(handle); }
   Archive(const Archive&) = delete;
   Archive& operator=(const Archive&) = delete;
 
+  // Called by libarchive, through which no exception must pass.
+  static la_ssize_t give(archive* handle, void* self, const void** data) {
+    auto& own = *static_cast<Archive*>(self);
+    try {
+      const auto piece = own.next_bytes();
+      *data = piece.data();
+      if (!piece.empty() || own.bytes->defect().empty()) return std::ssize(piece);
+    } catch (...) {
+      own.error = std::current_exception();
+    }
+    archive_set_error(handle, EIO, "%s", own.bytes->defect().c_str());
+    return -1;
+  }
+  static la_int64_t skip(archive*, void* self, la_int64_t count) {
+    auto& own = *static_cast<Archive*>(self);
+    const int64_t skipped = own.bytes->skip(count);
+    own.given += skipped;
+    return skipped;
+  }
+
+  std::span<const std::byte> next_bytes() {
+    const auto piece = bytes->next();
+    if (const int64_t content = end_of_content(piece); content > 0) content_end = given + content;
+    given += std::ssize(piece);
+    return piece;
+  }
+
   [[noreturn]] void fail(const std::string& what) const {
+    if (error) std::rethrow_exception(error);
     const std::string where =
         entries == 0 ? "at its begin" : concat("entry ", entries - 1, " (", name, ")");
     throw CorruptFileError(path, where + ": " + what);
   }
   std::string reason() const {
+    if (std::string defect = bytes->defect(); !defect.empty()) return defect;
     const char* text = archive_error_string(handle);
     return text != nullptr ? text : "unknown damage";
+  }
+
+  void open() {
+    if (archive_read_open1(handle) != ARCHIVE_OK) fail(reason());
   }
 
   // Goes to the next file's header; false at the end.
   bool next_file() {
     while (!ended) {
+      if (entries > 0 && archive_read_data_skip(handle) != ARCHIVE_OK)
+        fail(concat("got no whole file: ", reason()));
+      const int64_t end = archive_filter_bytes(handle, 0);
       const int status = archive_read_next_header(handle, &entry);
       if (status == ARCHIVE_EOF) {
         ended = true;
-        check_mark();
+        check_end(end, archive_filter_bytes(handle, 0));
         break;
       }
       if (status != ARCHIVE_OK && status != ARCHIVE_WARN)
@@ -85,11 +118,17 @@ struct TarFile::Archive {
     return false;
   }
 
-  // Without it an archive that was cut between two entries looks whole.
-  void check_mark() const {
-    const bool compressed = archive_filter_code(handle, 0) != ARCHIVE_FILTER_NONE;
-    if (!compressed && !marked)
-      fail("got no end-of-archive mark (1024 bytes of 0) after it: cut off");
+  // The mark lies from `begin` to `end`; without it an archive that was cut between two entries
+  // looks whole. Only zeros may follow, to the end of the compressed data and their checksum.
+  void check_end(int64_t begin, int64_t end) {
+    constexpr int64_t kMark = 1024;
+    while (!next_bytes().empty()) continue;
+    if (!bytes->defect().empty()) fail(bytes->defect());
+    if (end - begin < kMark) fail("got no end-of-archive mark (1024 bytes of 0) after it: cut off");
+    if (content_end > end) {
+      fail(concat("got data up to byte ", content_end, ", expected the end at byte ", end,
+                  ": are these several archives in one file?"));
+    }
   }
 
   // In pieces, so that a false size costs no memory.
@@ -97,7 +136,7 @@ struct TarFile::Archive {
     const int64_t claimed = archive_entry_size(entry);
     if (claimed > most_bytes)
       fail(concat("got a size of ", claimed, " bytes, expected at most ", most_bytes));
-    std::string bytes;
+    std::string content;
     for (;;) {
       const void* piece = nullptr;
       size_t size = 0;
@@ -105,19 +144,22 @@ struct TarFile::Archive {
       const int status = archive_read_data_block(handle, &piece, &size, &offset);
       if (status == ARCHIVE_EOF) break;
       if (status != ARCHIVE_OK) {
-        fail(concat("got ", bytes.size(), " bytes, expected ", claimed, ": ", reason()));
+        fail(concat("got ", content.size(), " bytes, expected ", claimed, ": ", reason()));
       }
       // Sparse files have holes; a hole must not be larger than the file says it is.
-      if (offset < std::ssize(bytes) || offset > claimed ||
+      if (offset < std::ssize(content) || offset > claimed ||
           static_cast<int64_t>(size) > claimed - offset) {
         fail(concat("got data at byte ", offset, " of a file of ", claimed, " bytes"));
       }
-      bytes.resize(static_cast<size_t>(offset));
-      bytes.append(static_cast<const char*>(piece), size);
+      content.resize(static_cast<size_t>(offset));
+      content.append(static_cast<const char*>(piece), size);
     }
-    if (std::ssize(bytes) != claimed)
-      fail(concat("got ", bytes.size(), " bytes, expected ", claimed));
-    return bytes;
+    if (std::ssize(content) != claimed) {
+      if (archive_entry_sparse_count(entry) == 0)
+        fail(concat("got ", content.size(), " bytes, expected ", claimed));
+      content.resize(static_cast<size_t>(claimed));  // it ends in a hole
+    }
+    return content;
   }
 
   std::optional<TarSample> sample(bool with_data) {
@@ -137,32 +179,28 @@ struct TarFile::Archive {
 
   const std::filesystem::path path;
   const int64_t most_bytes;
+  const std::unique_ptr<TarBytes> bytes;
   archive* const handle;
+  std::exception_ptr error;  // of a callback
+  int64_t given = 0;         // bytes read or skipped
+  int64_t content_end = 0;   // end of the last byte read that is not 0
   archive_entry* entry = nullptr;
   int64_t entries = 0;
   std::string name;
-  bool marked = false;  // whether the file ends in the mark
   bool ended = false;
   bool ahead = false;  // whether the header of the next file has been read
 };
 
 TarFile::TarFile(const std::filesystem::path& path, int64_t most_bytes)
-    : archive_(std::make_unique<Archive>(path, most_bytes)) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) == -1) throw FileError(path, "open", errno);
-  if (S_ISDIR(status.st_mode)) throw FileError(path, "read", EISDIR);
-  archive_->marked = file_ends_marked(path);
-  constexpr size_t kBlock = 1 << 18;
-  if (archive_read_open_filename(archive_->handle, path.c_str(), kBlock) != ARCHIVE_OK)
-    archive_->fail(archive_->reason());
+    : archive_(std::make_unique<Archive>(std::make_shared<formats::InputFile>(path), most_bytes)) {
+  archive_->open();
 }
 
 TarFile::TarFile(std::span<const std::byte> bytes, const std::filesystem::path& name,
                  int64_t most_bytes)
-    : archive_(std::make_unique<Archive>(name, most_bytes)) {
-  archive_->marked = ends_marked(bytes);
-  if (archive_read_open_memory(archive_->handle, bytes.data(), bytes.size()) != ARCHIVE_OK)
-    archive_->fail(archive_->reason());
+    : archive_(std::make_unique<Archive>(std::make_shared<formats::InputMemory>(bytes, name),
+                                         most_bytes)) {
+  archive_->open();
 }
 
 TarFile::~TarFile() = default;

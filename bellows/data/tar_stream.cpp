@@ -1,8 +1,10 @@
 #include "bellows/data/tar_stream.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <numeric>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -206,6 +208,16 @@ class TarStream::Reader : public RecordReader {
   int64_t left_ = 0;  // samples of the open shard
   int64_t position_ = 0;
 };
+
+bool is_shard_name(const std::filesystem::path& path) {
+  constexpr std::array<std::string_view, 10> kEndings = {
+      ".tar",     ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst",
+      ".tar.lz4", ".tgz",    ".tbz2",    ".txz",    ".tzst"};
+  const std::string name = path.filename().string();
+  return std::any_of(kEndings.begin(), kEndings.end(), [&](std::string_view ending) {
+    return name.size() > ending.size() && name.ends_with(ending);
+  });
+}
 
 TarStream::TarStream(std::vector<std::filesystem::path> shards, TarOptions options)
     : shards_(std::move(shards)), options_(std::move(options)) {

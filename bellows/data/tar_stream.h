@@ -14,6 +14,10 @@
 
 namespace bellows::data {
 
+/// Whether a file of this name is taken for a tar shard: it ends in .tar, in .tar and a
+/// compression's .gz, .bz2, .xz, .zst or .lz4, or in .tgz, .tbz2, .txz or .tzst.
+bool is_shard_name(const std::filesystem::path& path);
+
 struct TarOptions {
   /// What a sample is: a list of these parts, each the first there is of some endings ("jpg;png",
   /// "cls"). Empty: a dictionary of all parts by ending, and the name as "__key__".

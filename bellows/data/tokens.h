@@ -25,7 +25,8 @@ struct TokenOptions {
 /// Little-endian numbers one after the other, mapped: opening costs nothing, and a file may be
 /// larger than memory. Sample i: the list {input, target}, int64 [context] each, the target one
 /// token ahead; samples do not cross from one file to the next. A token out of the vocabulary is a
-/// CorruptFileError with file, place and token.
+/// CorruptFileError with file, place and token. A file that becomes shorter while it is mapped ends
+/// the process with SIGBUS: replace files by renaming.
 class TokenDataset : public BatchDataset {
  public:
   /// Throws FileError; ValueError for no files and options out of range; CorruptFileError for a

@@ -227,7 +227,7 @@ DataTable::Source DataTable::open_tar(bool training) const {
     const std::string file = entries->path().filename().string();
     const bool wanted = std::any_of(prefixes.begin(), prefixes.end(),
                                     [&](const auto& prefix) { return file.starts_with(prefix); });
-    if (wanted && file.find(".tar") != std::string::npos) shards.push_back(entries->path());
+    if (wanted && data::is_shard_name(file)) shards.push_back(entries->path());
   }
   if (error) throw FileError(root_, "list", error.value());
   if (shards.empty()) {

@@ -136,6 +136,74 @@ TEST_F(DataCommandTest, InspectKnowsEveryKindOfSource) {
                                           "  1 classes of 5 to 5 samples\n    7: 5 (100.0 %)"));
 }
 
+TEST_F(DataCommandTest, NamesThatHoldTarSomewhereAreNoShards) {
+  write("set/train.csv", "a,target\n1,0\n2,1\n");
+  write("set/readme.targets.txt", "a: some number");
+  write("my.target.csv", "a,target\n1,0\n");
+  EXPECT_THAT(bellows({"data", "inspect", (folder_ / "set").string()}).out,
+              HasSubstr("set: CSV\ntrain: 2 samples\n"));
+  EXPECT_THAT(bellows({"data", "inspect", (folder_ / "my.target.csv").string()}).out,
+              HasSubstr("my.target.csv: CSV\nall: 1 samples\n"));
+  // Beside shards they are left alone, in training as well.
+  std::vector<std::pair<std::string, std::string>> files;
+  for (int i = 0; i < 4; ++i) {
+    files.emplace_back(std::to_string(i) + ".png", png_bytes(picture(20, 20, 3, i)));
+    files.emplace_back(std::to_string(i) + ".cls", std::to_string(i % 2));
+  }
+  const std::string shard = data::test::tar_bytes(files);
+  write("shards/train-0.tar", shard);
+  write("shards/test-0.tar", shard);
+  write("shards/train-0.tar.md5", "d41d8cd98f00b204e9800998ecf8427e");
+  write("shards/train-0.tar.bak", shard);
+  const std::string root = (folder_ / "shards").string();
+  EXPECT_THAT(bellows({"data", "inspect", root}).out,
+              AllOf(HasSubstr("train: 4 samples"), Not(HasSubstr("damaged"))));
+  const auto bench =
+      bellows({"data", "bench",
+               config("dataset = \"tar\"\nroot = \"" + root +
+                      "\"\nclasses = 2\nbatch_size = 2\nimage_size = 16\n"),
+               "--seconds", "0.01", "--workers", "0", "--set", "model.in_features=768"});
+  EXPECT_EQ(bench.exit_code, 0) << bench.err;
+  EXPECT_THAT(bench.out, HasSubstr("mlp on tar, 4 samples"));
+}
+
+TEST_F(DataCommandTest, SourcesWithoutSamplesAreNamedAndTheOthersRead) {
+  const std::string empty = data::test::tar_bytes({});
+  write("shards/train-0.tar", empty);
+  write("shards/train-1.tar", data::test::tar_bytes({{"a.cls", "3"}}));
+  const auto npy = [](const std::string& shape) {
+    std::string header = "{'descr': '|u1', 'fortran_order': False, 'shape': " + shape + ", }";
+    header.append(118 - 1 - header.size(), ' ') += '\n';
+    return std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header;
+  };
+  const std::string nothing = ": got no samples, expected at least one\n";
+  for (const auto& [path, reason] :
+       {std::pair{write("empty.tar", empty), nothing},
+        {write("empty.npy", npy("(0, 3)")), nothing},
+        {write("one.npy", npy("()") + "x"), ": got a single number,"},
+        {write("e-ubyte", std::string("\0\0\x08\x01\0\0\0\0", 8)), nothing}}) {
+    const auto result = bellows({"data", "inspect", path});
+    EXPECT_EQ(result.exit_code, 3) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("all: 0 samples\n  1 damaged:\n    " + path + reason));
+  }
+  const auto shards = bellows({"data", "inspect", (folder_ / "shards").string()});
+  EXPECT_EQ(shards.exit_code, 3);
+  EXPECT_THAT(shards.out, AllOf(HasSubstr("train: 1 samples"), HasSubstr("train-0.tar" + nothing)));
+}
+
+TEST_F(DataCommandTest, OutputThatCannotBeWrittenIsAnError) {
+  const std::string table = write("t.csv", "a,target\n1,0\n");
+  ASSERT_EQ(bellows({"data", "inspect", table}).exit_code, 0);
+  for (const char* output : {">/dev/full", ">&-"}) {
+    const auto result =
+        run({"/bin/sh", "-c", std::string("exec \"$0\" data inspect \"$1\" ") + output,
+             BELLOWS_PROGRAM, table},
+            with_libtorch({{"PATH", "/usr/bin:/bin"}}), folder_.path());
+    EXPECT_EQ(result.exit_code, 3) << output;
+    EXPECT_THAT(result.err, HasSubstr("bellows data inspect: standard output ")) << output;
+  }
+}
+
 TEST_F(DataCommandTest, BenchMeasuresStagesAndWorkersAndRecommends) {
   write_pictures();
   const std::string file =

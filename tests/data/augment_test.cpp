@@ -273,6 +273,11 @@ TEST(MixTest, MixupAddsEachSampleAndItsNeighbourByWeight) {
   EXPECT_THROW(mixup(images.to(at::kByte), at::arange(3), 0.5, 4), ValueError);
   EXPECT_THROW(mixup(images, at::arange(2), 0.5, 4), ValueError);
   EXPECT_THROW(mixup(images, at::arange(3), 0.5, 0), ValueError);
+  EXPECT_EQ(test::message_of<ValueError>([&] { mixup(images, at::arange(-1, 2), 0.5, 4); }),
+            "mixup: got class -1, expected 0 to 3");
+  EXPECT_EQ(test::message_of<ValueError>([&] { mixup(images, at::arange(2, 5), 0.5, 4); }),
+            "mixup: got class 4, expected 0 to 3");
+  EXPECT_THROW(cutmix(at::ones({3, 1, 2, 2}), at::arange(3), 0, 0, 1, 1, 2), ValueError);
 }
 
 TEST(MixTest, CutmixTakesTheRectangleFromTheNeighbourAndItsShareOfTheTarget) {

@@ -49,6 +49,7 @@ TEST_F(CsvTest, LineEndsQuotesMarksAndSeparators) {
   EXPECT_THAT(read("\"x,\"\"\ny\",z\n1,2\n").columns, ElementsAre("x,\"\ny", "z"));
   EXPECT_TRUE(at::equal(read("1;2\n3;4\n", {.separator = ';', .header = false}).values, expected));
   EXPECT_TRUE(at::equal(read(test::gzip("x,y\n1,2\n3,4\n")).values, expected));
+  EXPECT_TRUE(at::equal(read("x,y\n1,2\n3,4\n\n\r\n\n").values, expected));
   EXPECT_EQ(read("x,y\n1,\n", {.missing = -1}).values[0][1].item<double>(), -1);
 }
 
@@ -63,6 +64,12 @@ TEST_F(CsvTest, DamageNamesLineColumnAndWhatIsWrong) {
   EXPECT_EQ(refused("a,b\n\"1\"2,3\n"),
             "line 2: got text after a closing quote, expected a separator or the line's end");
   EXPECT_EQ(refused("a\n1e999\n"), "line 2: column a: got 1e999, out of range of a double");
+  for (const std::string text : {"+-5", "++5", "-+5", "+", "--5"})
+    EXPECT_EQ(refused("a\n" + text + "\n"),
+              "line 2: column a: got \"" + text + "\", expected a number");
+  EXPECT_EQ(refused("a,t,\"t\"\n1,2,3\n"),
+            "line 1: got the column \"t\" twice, expected each name once");
+  EXPECT_EQ(refused("a,b\n1,2\n\n3,4\n"), "line 3: got 1 fields, expected 2");
   EXPECT_EQ(refused("a,b\n"), "got 1 lines, expected a header and at least one row");
   EXPECT_EQ(refused("", {.header = false}), "got 0 lines, expected at least one row");
 }
@@ -81,6 +88,13 @@ TEST_F(CsvTest, DatasetSplitsOffTheTarget) {
               HasSubstr("did you mean class?"));
   const auto real = folder_.write("real", "x,t\n1,0.5\n");
   EXPECT_EQ(read_csv_dataset(real, "t").get(0)[1].tensor().scalar_type(), at::kFloat);
+  const auto large = folder_.write("large", "x,t\n1,0\n-1e39,1\n");
+  EXPECT_EQ(
+      message_of<CorruptFileError>([&] { read_csv_dataset(large, "t"); }),
+      large.string() + ": row 2 below the header: column x: got -1e+39, out of range of a float32");
+  EXPECT_THROW(read_csv_dataset(folder_.write("target", "x,t\n1,1e39\n"), "t"), CorruptFileError);
+  const auto infinite = folder_.write("infinite", "x,t\n-inf,0\n3e38,1\n");
+  EXPECT_EQ(read_csv_dataset(infinite, "t").get(0)[0].tensor().item<float>(), -HUGE_VALF);
   const auto lone = folder_.write("lone", "t\n1\n");
   EXPECT_THROW(read_csv_dataset(lone, "t"), ValueError);
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <string>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
@@ -222,6 +223,19 @@ TEST_F(ImageFolderTest, FoldersThatCannotServeAreRefused) {
   std::filesystem::create_directory_symlink(folder_.path() / "a", folder_.path() / "a/again");
   EXPECT_THAT(message_of<EnvironmentError>([&] { ImageFolder{folder_.path()}; }),
               HasSubstr("a/again: is a link back to "));
+}
+
+TEST_F(ImageFolderTest, PipesAndDevicesAreRefusedAtOnce) {
+  write("a/1.png", png_bytes(picture(2, 2)));
+  ASSERT_EQ(::mkfifo(path_of("a/2.jpg").c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/zero", path_of("a/3.png"));
+  const ImageFolder folder(folder_.path());
+  ASSERT_EQ(folder.size(), 3);
+  EXPECT_NO_THROW(folder.get(0));
+  for (const int64_t index : {1, 2}) {
+    EXPECT_EQ(message_of<EnvironmentError>([&] { folder.get(index); }),
+              folder.source(index) + ": is a pipe or a device, expected a regular file");
+  }
 }
 
 // 1,000,000 files at this rate are 28 MB.

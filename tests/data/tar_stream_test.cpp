@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <sys/stat.h>
 
 #include <gtest/gtest.h>
 
@@ -230,6 +231,111 @@ TEST_F(TarStreamTest, DamagedShardsNameFileEntryAndWhatIsWrong) {
             path.string() + ": entry 1 (2.cls): got a size of 701 bytes, expected at most 700");
   EXPECT_THROW(TarFile{folder_.path() / "absent"}, FileError);
   EXPECT_THROW(TarFile{folder_.path()}, FileError);
+}
+
+TEST_F(TarStreamTest, CompressedShardsAreChecked) {
+  const std::string good = tar_bytes({{"1.cls", "1"}, {"2.txt", std::string(700, 'x')}});
+  const auto read = [&](const std::string& bytes) {
+    const auto path = folder_.write("shard.tar.gz", bytes);
+    TarFile file(path);
+    int samples = 0;
+    while (file.next()) ++samples;
+    TarFile again(path);
+    while (again.skip()) --samples;
+    EXPECT_EQ(samples, 0);
+  };
+  const auto refused = [&](const std::string& bytes) {
+    return message_of<CorruptFileError>([&] { read(bytes); });
+  };
+  const std::string packed = test::gzip(good);
+  read(packed);
+  // A member's last eight bytes are its checksum and size.
+  for (const size_t place : {packed.size() - 8, packed.size() - 1}) {
+    std::string flipped = packed;
+    flipped[place] ^= 1;
+    EXPECT_THAT(refused(flipped), HasSubstr("the gzip data are damaged: incorrect "));
+  }
+  EXPECT_THAT(refused(packed.substr(0, packed.size() - 3)), HasSubstr("the gzip data are cut off"));
+  EXPECT_THAT(refused(packed.substr(0, packed.size() / 2)), HasSubstr("the gzip data are cut off"));
+  EXPECT_THAT(refused(test::gzip(good.substr(0, 1024))),
+              HasSubstr("entry 0 (1.cls): got no end-of-archive mark (1024 bytes of 0)"));
+}
+
+TEST_F(TarStreamTest, NothingButZerosFollowsTheEnd) {
+  const std::string one = tar_bytes({{"1.cls", "1"}}), two = tar_bytes({{"2.cls", "2"}});
+  const auto read = [&](const std::string& bytes) {
+    TarFile file(folder_.write("shard.tar", bytes));
+    while (file.skip()) continue;
+  };
+  read(one + std::string(20000, '\0'));
+  const auto refused = [&](const std::string& bytes) {
+    return message_of<CorruptFileError>([&] { read(bytes); });
+  };
+  for (const auto& bytes : {one + two, one + std::string(600000, '\0') + "x", test::gzip(one + two),
+                            test::gzip(one) + test::gzip(two)}) {
+    EXPECT_THAT(refused(bytes), AllOf(HasSubstr("entry 0 (1.cls): got data up to byte "),
+                                      HasSubstr("are these several archives in one file?")));
+  }
+}
+
+// An entry of GNU tar's sparse format, of `size` bytes: "data" at byte 512, holes around it.
+std::string sparse_entry(const std::string& name, size_t size) {
+  const auto octal = [](size_t number) {
+    std::string digits(11, '0');
+    for (auto digit = digits.rbegin(); number > 0; number /= 8, ++digit)
+      *digit = static_cast<char>('0' + number % 8);
+    return digits;
+  };
+  std::string header(512, '\0');
+  const auto put = [&](size_t place, const std::string& text) {
+    header.replace(place, text.size(), text);
+  };
+  put(0, name);
+  put(100, "0000644");
+  put(124, octal(4));
+  put(136, octal(0));
+  put(148, "        S");
+  put(257, "ustar  ");
+  put(386, octal(512));
+  put(398, octal(4));
+  put(410, octal(size));
+  put(422, octal(0));
+  put(483, octal(size));
+  size_t sum = 0;
+  for (const unsigned char c : header) sum += c;
+  put(148, octal(sum).substr(5) + '\0');
+  return header + "data" + std::string(508, '\0');
+}
+
+TEST_F(TarStreamTest, SparseFilesMayEndInAHole) {
+  const auto path =
+      folder_.write("shard.tar", sparse_entry("1.bin", 5000) + tar_bytes({{"2.txt", "after it"}}));
+  TarFile file(path);
+  EXPECT_EQ(file.next()->parts.at("bin"),
+            std::string(512, '\0') + "data" + std::string(5000 - 516, '\0'));
+  EXPECT_EQ(file.next()->parts.at("txt"), "after it");
+  EXPECT_FALSE(file.next());
+}
+
+TEST(ShardNameTest, EndsInTarOrInTarCompressed) {
+  for (const char* name : {"a.tar", "train-000.tar.gz", "x/a.tar.zst", "a.tar.bz2", "a.tar.xz",
+                           "a.tar.lz4", "a.tgz", "a.b.tar", "a.txz"}) {
+    EXPECT_TRUE(is_shard_name(name)) << name;
+  }
+  for (const char* name : {"my.target.csv", "readme.targets.txt", "train-0.tar.bak", "a.tar.md5",
+                           "a.tar.tmp", "x.tar/a.csv", "tar", ".tar", "a.tar.", "a.gz", ""}) {
+    EXPECT_FALSE(is_shard_name(name)) << name;
+  }
+}
+
+TEST_F(TarStreamTest, PipesAndDevicesAreRefusedAtOnce) {
+  const auto pipe = folder_.path() / "pipe.tar", device = folder_.path() / "device.tar";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/zero", device);
+  for (const auto& path : {pipe, device}) {
+    EXPECT_EQ(message_of<EnvironmentError>([&] { TarFile{path}; }),
+              path.string() + ": is a pipe or a device, expected a regular file");
+  }
 }
 
 TEST_F(TarStreamTest, WrongCountsAreNoticed) {
