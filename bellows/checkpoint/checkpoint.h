@@ -94,8 +94,9 @@ std::optional<std::filesystem::path> latest(const std::filesystem::path& root,
 std::optional<std::filesystem::path> load_latest(const std::filesystem::path& root,
                                                  const nn::Model& model, const MutableParts& parts);
 
-/// Removes a checkpoint, of which half is there under its name in no moment. Throws ValueError, with
-/// nothing changed, for a directory that is not named step-N or holds another directory; FileError.
+/// Removes a checkpoint, of which half is there under its name in no moment. Throws ValueError,
+/// with nothing changed, for a directory that is not named step-N or holds another directory;
+/// FileError.
 void remove(const std::filesystem::path& directory);
 
 /// Points `best` to the checkpoint, which must be whole and under root.

@@ -9,7 +9,8 @@ namespace bellows {
 
 /// Runs tasks in one thread of its own, at most one at a time. The first error of a task is kept
 /// until the owner's next call of `start`, `wait` or `rethrow`, which throws it, once. Members may
-/// be called by one thread at a time; `busy` by any. A task that waits for itself gets a ValueError.
+/// be called by one thread at a time; `busy` by any. A task that waits for itself gets a
+/// ValueError.
 class BackgroundTask {
  public:
   /// Starts the thread. Throws EnvironmentError where the system gives none.
