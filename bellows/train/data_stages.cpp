@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
+#include "bellows/formats/input_bytes.h"
 
 namespace bellows::train {
 namespace {
@@ -61,7 +61,10 @@ class TimedFolder : public data::Dataset {
   int64_t size() const override { return folder_->size(); }
   Tree get(int64_t index) const override {
     const std::string path = folder_->source(index);
-    const std::string bytes = timing(*times_, Stage::read, [&] { return read_file(path); });
+    const std::string bytes = timing(*times_, Stage::read, [&] {
+      const formats::InputFile file(path);
+      return file.text(0, file.size());
+    });
     const at::Tensor image = timing(*times_, Stage::transform, [&] {
       try {
         return data::decode_image(std::as_bytes(std::span(bytes)), options_);
