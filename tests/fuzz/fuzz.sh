@@ -36,7 +36,7 @@ most_at_once() {
 build=build/fuzz
 mkdir -p "$build/corpus"
 flags=(-std=c++20 -I. -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fprofile-instr-generate -fcoverage-mapping)
-compiled=(bellows/core/{error,file,options,printable,text}.cpp bellows/train/config.cpp bellows/checkpoint/safetensors_header.cpp
+compiled=(bellows/core/{error,file,options,printable,text}.cpp bellows/train/config.cpp bellows/checkpoint/{digest,safetensors_header}.cpp
   bellows/formats/*.cpp bellows/data/{byte_source,cifar_file,csv_file,idx_file,image_codec,jpeg_codec,npy_file,png_codec,tar_bytes,tar_file}.cpp)
 objects=()
 compile() {
