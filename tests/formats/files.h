@@ -1,6 +1,7 @@
 // Small archives with one thing wrong at a time.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,7 +13,7 @@ namespace bellows::formats::test {
 
 inline std::string little_endian(uint64_t value, size_t bytes) {
   std::string text;
-  for (size_t i = 0; i < bytes; ++i) text.push_back(static_cast<char>(value >> (8 * i)));
+  for (size_t i = 0; i < bytes; ++i, value >>= 8) text.push_back(static_cast<char>(value));
   return text;
 }
 
