@@ -8,9 +8,12 @@
 #error "Bellows needs C++ exceptions: compile without -fno-exceptions"
 #endif
 
+#include <cstdint>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace bellows {
 
@@ -64,6 +67,18 @@ class FileError : public EnvironmentError {
 class TimeoutError : public Error {
  public:
   using Error::Error;
+};
+
+/// A collective could not be done because of other ranks. `ranks()` are those, sorted: not heard
+/// from, or not in the collective. Empty where it cannot be said which.
+class RankError : public Error {
+ public:
+  RankError(const std::string& what, std::vector<int64_t> ranks)
+      : Error(what), ranks_(std::move(ranks)) {}
+  const std::vector<int64_t>& ranks() const { return ranks_; }
+
+ private:
+  std::vector<int64_t> ranks_;
 };
 
 /// Training produced a value it cannot go on with (NaN or infinity in the loss).

@@ -1,0 +1,40 @@
+// How a process finds its group: from the environment that a launcher made, or by hand.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bellows/parallel/group.h"
+#include "bellows/parallel/place.h"
+
+namespace bellows::parallel {
+
+struct InitOptions {
+  /// "gloo", "nccl", or "auto": nccl where CUDA devices are in use, else gloo.
+  std::string backend = "auto";
+  /// Of every collective, and of the meeting at the start (default: PyTorch's for Gloo).
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+};
+
+/// Back-ends that this program can use: {"gloo"}, with the CUDA module {"gloo", "nccl"}.
+std::vector<std::string> backends();
+
+/// Joins the group of all ranks that `place_from_environment()` describes; a group of one process
+/// where the environment names none. Blocks until all have come. Once in a process: a second call
+/// gives the same group. Throws ValueError for an unknown back-end (listing those that are there and
+/// the nearest name) and for what place_from_environment refuses; EnvironmentError where two ranks
+/// would use one CUDA device; RankError naming the ranks that did not come in time.
+Group init(const InitOptions& options = {});
+
+/// The same with a place given by hand; as often as wanted, for different ports.
+Group init(const Place& place, const InitOptions& options = {});
+
+/// For tests and experiments: `ranks` threads of this process, each with a group of all of them
+/// over Gloo; returns when all have ended. The first exception is rethrown, after the others' groups
+/// have been closed.
+void run_threads(int64_t ranks, const std::function<void(Group group)>& body,
+                 const InitOptions& options = {});
+
+}  // namespace bellows::parallel
