@@ -21,6 +21,7 @@
 #include "cli/doctor.h"
 #include "cli/find_libtorch.h"
 #include "cli/launch.h"
+#include "cli/output.h"
 
 namespace bellows::cli {
 namespace {
@@ -96,7 +97,8 @@ int exec_torch(const std::vector<std::string>& words, const std::string& libtorc
               ExitCode::environment);
 }
 
-int run(std::vector<std::string> words) {
+/// `prints`: standard output was open at the start.
+int run(std::vector<std::string> words, bool prints) {
   const std::vector<std::string> options{"--help", "--version", "--libtorch"};
   std::string libtorch;
   while (!words.empty() && words[0].starts_with("-")) {
@@ -125,6 +127,9 @@ int run(std::vector<std::string> words) {
     return static_cast<int>(ExitCode::usage);
   }
   if (words[0] == "launch") return launch({words.begin() + 1, words.end()});
+  if (!prints && words[0] != "train") {
+    return fail("standard output is closed, expected one to print to", ExitCode::failed);
+  }
   if (words[0] != "train") interrupts_end_process();  // only training has something to save
   if (words[0] == "doctor") return doctor({words.begin() + 1, words.end()}, libtorch);
   std::vector<std::string> names;
@@ -151,11 +156,5 @@ void hold_first(int, char**, char**) {
 int main(int argc, char** argv) {
   const bool prints = ::fcntl(STDOUT_FILENO, F_GETFD) != -1;
   bellows::open_standard_streams();
-  std::vector<std::string> words(argv + 1, argv + argc);
-  if (!prints && words.size() > 1 && words[0] == "data" && words[1] == "inspect") {
-    std::cerr << "bellows data inspect: standard output is closed, expected one to print to"
-              << std::endl;
-    return static_cast<int>(bellows::ExitCode::environment);
-  }
-  return bellows::cli::run(std::move(words));
+  return bellows::cli::after_output(bellows::cli::run({argv + 1, argv + argc}, prints));
 }

@@ -12,6 +12,7 @@
 #include "bellows/train/train_main.h"
 #include "cli/checkpoint_command.h"
 #include "cli/data_command.h"
+#include "cli/output.h"
 
 namespace {
 
@@ -37,26 +38,13 @@ int devices() {
   return 0;
 }
 
-/// A command's exit code; 1 where what it printed got lost.
-int after_output(int code) {
-  if (std::cout.flush() || code != 0) return code;
-  std::cerr << "bellows: standard output cannot be written; a full disk?" << std::endl;
-  return static_cast<int>(bellows::ExitCode::failed);
-}
-
-}  // namespace
-
-int main(int argc, char** argv) {
-  const std::string command = argc > 1 ? argv[1] : "";
-  if (command == "train") return bellows::train_main(argc - 1, argv + 1);
-  bellows::interrupts_end_process();
+int run(const std::string& command, int argc, char** argv) {
   try {
-    if (command == "eval") return after_output(bellows::eval_main(argc - 1, argv + 1));
-    if (command == "data") return after_output(bellows::cli::data_command(argc - 1, argv + 1));
-    if (command == "checkpoint")
-      return after_output(bellows::cli::checkpoint_command(argc - 1, argv + 1));
-    if (command == "models" && argc == 2) return after_output(models());
-    if (command == "devices" && argc == 2) return after_output(devices());
+    if (command == "eval") return bellows::eval_main(argc - 1, argv + 1);
+    if (command == "data") return bellows::cli::data_command(argc - 1, argv + 1);
+    if (command == "checkpoint") return bellows::cli::checkpoint_command(argc - 1, argv + 1);
+    if (command == "models" && argc == 2) return models();
+    if (command == "devices" && argc == 2) return devices();
   } catch (const std::exception& error) {
     std::cerr << "bellows-torch: " << error.what() << std::endl;
     return static_cast<int>(bellows::exit_code(error));
@@ -71,4 +59,14 @@ int main(int argc, char** argv) {
               << std::endl;
   }
   return static_cast<int>(bellows::ExitCode::usage);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string command = argc > 1 ? argv[1] : "";
+  if (command == "train")
+    return bellows::train_main(argc - 1, argv + 1);  // lost output does not end it
+  bellows::interrupts_end_process();
+  return bellows::cli::after_output(run(command, argc, argv));
 }

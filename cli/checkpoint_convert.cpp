@@ -1,7 +1,6 @@
 // `bellows checkpoint convert`: the weights of any kind of file as safetensors or torch.save's.
 #include <filesystem>
 #include <iostream>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 
@@ -9,7 +8,6 @@
 #include "bellows/checkpoint/torch_file.h"
 #include "bellows/checkpoint/weights_file.h"
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
 #include "bellows/core/printable.h"
 #include "bellows/core/text.h"
 #include "bellows/train/command_line.h"
@@ -32,19 +30,6 @@ NamedTensors read_all(const std::string& path, const std::string& select) {
     tensors.emplace_back(file->entries()[i].name, file->read(i).detach());
   }
   return tensors;
-}
-
-// The whole file under its name, or what was there before.
-void write_safetensors_atomically(const fs::path& path, const NamedTensors& tensors) {
-  fs::path temporary = path;
-  temporary += concat(".tmp-", ::getpid());
-  try {
-    checkpoint::write_safetensors(temporary, tensors);
-    rename_durably(temporary, path);
-  } catch (...) {
-    file_system().unlink(temporary.c_str());
-    throw;
-  }
 }
 
 }  // namespace
@@ -89,7 +74,7 @@ int checkpoint_convert(int argc, char** argv) {
     if (torch) {
       checkpoint::write_torch_file(out, checkpoint::state_dict_of(tensors));
     } else {
-      write_safetensors_atomically(out, tensors);
+      checkpoint::write_safetensors(out, tensors);
     }
   } catch (const FileError& error) {
     return train::report("bellows checkpoint convert", error, ExitCode::failed);

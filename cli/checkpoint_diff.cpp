@@ -69,9 +69,7 @@ Difference compare(at::Tensor a, at::Tensor b, double tolerance) {
 }
 
 std::string text_of(const WeightEntry& entry) {
-  std::vector<std::string> sizes;
-  for (const int64_t size : entry.shape) sizes.push_back(std::to_string(size));
-  return entry.type + " [" + join(sizes) + "]";
+  return concat(entry.type, ' ', at::IntArrayRef(entry.shape));
 }
 
 std::map<std::string, size_t> by_name(const WeightsFile& file) {

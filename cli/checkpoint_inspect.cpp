@@ -21,9 +21,7 @@ using formats::FileKind;
 using nlohmann::json;
 
 std::string shape_text(const WeightEntry& entry) {
-  std::vector<std::string> sizes;
-  for (const int64_t size : entry.shape) sizes.push_back(std::to_string(size));
-  return "[" + join(sizes) + "]";
+  return concat(at::IntArrayRef(entry.shape));
 }
 
 struct Totals {

@@ -133,8 +133,8 @@ int inspect_command(int argc, char** argv) {
       ->check(CLI::Range(0, 100))
       ->capture_default_str();
   app.footer(
-      "Exit codes: 0 all could be read, 2 bad usage, or nothing known lies there, 3 damaged "
-      "data, or output that cannot be written.");
+      "Exit codes: 0 all could be read, 1 output cannot be written, 2 bad usage, or nothing known "
+      "lies there, 3 damaged data.");
   if (const auto code = train::parse(app, argc, argv)) return *code;
 
   const DataSource source = find_data(arguments.source, arguments.target);
@@ -148,8 +148,6 @@ int inspect_command(int argc, char** argv) {
     write_file_atomically(arguments.sheet, sheet.png());
     std::cout << "contact sheet " << arguments.sheet << '\n';
   }
-  if (!std::cout.flush())
-    throw EnvironmentError("standard output could not be written: what is printed is not whole");
   return static_cast<int>(whole ? ExitCode::done : ExitCode::environment);
 }
 

@@ -30,8 +30,7 @@ bool there(const fs::path& path) {
   throw EnvironmentError(path.string() + ": got no samples, expected at least one");
 }
 
-OpenedData in_memory(const fs::path& path, TensorDataset dataset) {
-  if (dataset.size() == 0) fail_empty(path);
+OpenedData in_memory(TensorDataset dataset) {
   return {std::make_shared<TensorDataset>(std::move(dataset)), nullptr, {}};
 }
 
@@ -42,7 +41,7 @@ OpenedData one_tensor(const fs::path& path, const at::Tensor& tensor) {
                            "the samples lie");
   }
   if (tensor.size(0) == 0) fail_empty(path);
-  return in_memory(path, TensorDataset({tensor}));
+  return in_memory(TensorDataset({tensor}));
 }
 
 std::vector<fs::path> sorted_entries(const fs::path& folder) {
@@ -72,9 +71,8 @@ std::optional<DataSource> idx_set(const fs::path& root) {
     source.parts.push_back(
         {train ? "train" : "test", {[root, train] {
            constexpr int64_t kMostClasses = 256;
-           return in_memory(
-               root, data::read_idx_dataset(
-                         {.root = root, .train = train, .classes = kMostClasses, .bytes = true}));
+           return in_memory(data::read_idx_dataset(
+               {.root = root, .train = train, .classes = kMostClasses, .bytes = true}));
          }}});
   }
   return source.parts.empty() ? std::nullopt : std::optional(source);
@@ -85,11 +83,10 @@ std::optional<DataSource> cifar_set(const fs::path& root) {
   if (!ten && !there(root / "train.bin")) return std::nullopt;
   DataSource source{ten ? "CIFAR-10" : "CIFAR-100", {}};
   for (const bool train : {true, false}) {
-    source.parts.push_back(
-        {train ? "train" : "test", {[=] {
-           return in_memory(root, data::read_cifar_dataset(
-                                      {.root = root, .train = train, .classes = ten ? 10 : 100}));
-         }}});
+    source.parts.push_back({train ? "train" : "test", {[=] {
+                              return in_memory(data::read_cifar_dataset(
+                                  {.root = root, .train = train, .classes = ten ? 10 : 100}));
+                            }}});
   }
   return source;
 }
@@ -138,7 +135,7 @@ std::optional<DataSource> csv_set(const fs::path& root, const std::string& targe
     const fs::path path = root / (std::string(name) + ".csv");
     if (!there(path)) continue;
     source.parts.push_back(
-        {name, {[=] { return in_memory(path, data::read_csv_dataset(path, target)); }}});
+        {name, {[=] { return in_memory(data::read_csv_dataset(path, target)); }}});
   }
   return source.parts.empty() ? std::nullopt : std::optional(source);
 }
@@ -148,8 +145,7 @@ DataSource one_file(const fs::path& path, const std::string& target) {
   const auto ends = [&](const char* ending) { return name.ends_with(ending); };
   if (data::is_shard_name(path)) return {"tar shard", {{"all", {tar_shard(path)}}}};
   if (ends(".csv") || ends(".csv.gz"))
-    return {"CSV",
-            {{"all", {[=] { return in_memory(path, data::read_csv_dataset(path, target)); }}}}};
+    return {"CSV", {{"all", {[=] { return in_memory(data::read_csv_dataset(path, target)); }}}}};
   if (ends(".npy"))
     return {".npy array", {{"all", {[=] { return one_tensor(path, data::read_npy(path)); }}}}};
   if (ends("-ubyte") || ends("-ubyte.gz") || ends(".idx") || ends(".idx.gz"))

@@ -48,18 +48,6 @@ NamedTensors read_weights(const fs::path& directory, const Manifest& manifest) {
   return read_part(directory, manifest, kModelPart).tensors;
 }
 
-// Lets the model refuse weights that do not fit, before anything else is changed.
-void check_weights(const nn::Model& model, const NamedTensors& weights) {
-  std::map<std::string, at::Tensor> saved(weights.begin(), weights.end());
-  const NamedTensors own = model.state_dict();
-  const bool fits = own.size() == saved.size() && std::ranges::all_of(own, [&](const auto& entry) {
-                      const at::Tensor& tensor = saved[entry.first];
-                      return tensor.defined() && tensor.sizes() == entry.second.sizes() &&
-                             tensor.scalar_type() == entry.second.scalar_type();
-                    });
-  if (!fits) model.check_state_dict(weights);  // throws, with all names
-}
-
 // Loads the parts; where one refuses, those before it get their old state back.
 class Restoration {
  public:
@@ -144,7 +132,7 @@ void load(const fs::path& directory, const nn::Model& model, const MutableParts&
   std::map<std::string, Tree> states;
   for (const auto& [name, part] : parts) states[name] = read_state(directory, manifest, name);
 
-  check_weights(model, weights);
+  model.check_state_dict(weights);  // refuses what does not fit, before anything is changed
   Restoration restoration;
   try {
     for (const auto& [name, part] : parts) restoration.load(*part, states[name]);
@@ -180,7 +168,7 @@ int64_t step_of(const fs::path& directory) {
 void verify(const fs::path& directory) {
   const Manifest manifest = read_manifest(directory);
   for (const auto& [name, digest] : manifest.files) {
-    verify_safetensors_hashed(directory / name, digest);
+    open_safetensors_hashed(directory / name, digest).verify();
   }
 }
 

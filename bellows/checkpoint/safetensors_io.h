@@ -23,7 +23,4 @@ SafetensorsFile open_safetensors_hashed(const std::filesystem::path& path, const
 /// As read_safetensors; throws CorruptFileError where the file's bytes are not those of `expected`.
 NamedTensors read_safetensors_hashed(const std::filesystem::path& path, const Digest& expected);
 
-/// Reads the file without keeping its tensors; throws as read_safetensors_hashed.
-void verify_safetensors_hashed(const std::filesystem::path& path, const Digest& expected);
-
 }  // namespace bellows::checkpoint

@@ -275,8 +275,4 @@ NamedTensors read_safetensors_hashed(const fs::path& path, const Digest& expecte
   return open_safetensors_hashed(path, expected).tensors();
 }
 
-void verify_safetensors_hashed(const fs::path& path, const Digest& expected) {
-  open_safetensors_hashed(path, expected).verify();
-}
-
 }  // namespace bellows::checkpoint

@@ -1,12 +1,10 @@
 #include <caffe2/serialize/inline_container.h>
 #include <exception>
-#include <unistd.h>
 
 #include <ATen/ops/empty.h>
 
 #include "bellows/checkpoint/torch_file.h"
 #include "bellows/checkpoint/torch_pickle_writer.h"
-#include "bellows/core/error.h"
 #include "bellows/core/file.h"
 #include "bellows/core/text.h"
 
@@ -19,8 +17,8 @@ namespace fs = std::filesystem;
 // the file must not pass through its C code: they wait here.
 class Archive {
  public:
-  explicit Archive(const fs::path& path)
-      : file_(path),
+  explicit Archive(OutputFile& file)
+      : file_(file),
         writer_([this](const void* data, size_t bytes) { return take(data, bytes); }) {}
   ~Archive() {
     try {
@@ -40,7 +38,6 @@ class Archive {
   }
   void finish() {
     guarded([&] { writer_.writeEndOfFile(); });
-    file_.finish();
   }
 
  private:
@@ -65,7 +62,7 @@ class Archive {
     if (failure_) std::rethrow_exception(failure_);
   }
 
-  OutputFile file_;
+  OutputFile& file_;
   std::exception_ptr failure_;
   caffe2::serialize::PyTorchStreamWriter writer_;
 };
@@ -85,10 +82,8 @@ void write_storage(Archive& archive, const std::string& name, const at::Storage&
 
 void write_torch_file(const fs::path& path, const PyValue& value) {
   const TorchPickleWriter pickle(value);
-  fs::path temporary = path;
-  temporary += concat(".tmp-", ::getpid());
-  try {
-    Archive archive(temporary);
+  replace_file(path, [&](OutputFile& file) {
+    Archive archive(file);
     archive.write("data.pkl", pickle.pickle());
     archive.write(".format_version", "1");
     archive.write(".storage_alignment", "64");
@@ -98,15 +93,7 @@ void write_torch_file(const fs::path& path, const PyValue& value) {
       write_storage(archive, concat("data/", number++), storage);
     }
     archive.finish();
-    rename_durably(temporary, path);
-  } catch (const FileError& error) {
-    file_system().unlink(temporary.c_str());
-    if (error.path() == path) throw;
-    throw FileError(path, error.operation() + " (of its temporary file)", error.code());
-  } catch (...) {
-    file_system().unlink(temporary.c_str());
-    throw;
-  }
+  });
 }
 
 }  // namespace bellows::checkpoint

@@ -151,14 +151,16 @@ class SafetensorsWeights final : public WeightsFile {
   SafetensorsFile file_;
 };
 
-// The model of a checkpoint; damage of all its files.
+// The model of a checkpoint, whose headers are checked when it is opened (of version 1, all bytes);
+// damage of all its files.
 class CheckpointWeights final : public WeightsFile {
  public:
   explicit CheckpointWeights(const fs::path& directory)
       : directory_(directory), manifest_(read_manifest(directory)) {
     kind_ = FileKind::checkpoint_directory;
     for (const std::string& name : model().files) {
-      const SafetensorsFile& file = files_.emplace_back(directory / name);
+      const SafetensorsFile& file =
+          files_.emplace_back(open_safetensors_hashed(directory / name, manifest_.files.at(name)));
       metadata_.insert(file.metadata().begin(), file.metadata().end());
       for (const TensorEntry& entry : file.entries()) add(entry);
     }

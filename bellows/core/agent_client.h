@@ -2,7 +2,7 @@
 // can say which rank is where when a job hangs, and what a rank died of. Without a launcher every
 // call returns after one test of an atomic. With one, a call is one non-blocking send: where the
 // launcher does not read, the message is dropped and counted, and training goes on. All functions
-// may be called from any thread; they allocate nothing and throw nothing.
+// may be called from any thread and throw nothing; only connect() allocates.
 #pragma once
 
 #include <chrono>

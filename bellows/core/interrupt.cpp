@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <signal.h>
-#include <type_traits>
 #include <unistd.h>
 
 namespace bellows {
@@ -16,7 +15,6 @@ constinit std::atomic<int> received{0};
 constinit std::atomic<bool> next_ends_process{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free,
               "only lock-free atomics may be touched in a signal handler");
-static_assert(std::is_same_v<pid_t, int>);
 
 // Under a launcher a batch system's signal to all processes comes twice: from there and, passed on,
 // from the launcher. Those two are one request.

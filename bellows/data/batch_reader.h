@@ -29,9 +29,6 @@ struct Reading {
   bool asked_for_own = false;
 };
 
-/// Said of what a user's code threw that has no what().
-inline constexpr const char* kNoException = "something that is no std::exception was thrown";
-
 /// Thrown inside a reader that was cancelled; nobody gets to see it.
 struct Cancelled {};
 

@@ -1,6 +1,7 @@
 // From a buffer of the user's to a tensor of its own.
 #pragma once
 
+#include <cstddef>
 #include <span>
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +11,7 @@ namespace bellows::data {
 /// A CPU tensor in memory of its own with the values at `values`: for samples made from what a
 /// decoder, a camera or a std::vector holds. (LibTorch's from_blob shares the buffer, which then
 /// must outlive the tensor and all its views.) Throws ValueError where `sizes` does not have
-/// `count` elements, or one is negative.
+/// `count` elements, or one is negative. Thread-safe.
 at::Tensor copy_tensor(const void* values, size_t count, at::IntArrayRef sizes,
                        at::ScalarType type);
 

@@ -6,7 +6,6 @@
 #include <c10/util/Exception.h>
 
 #include "bellows/core/text.h"
-#include "bellows/data/batch_reader.h"
 
 namespace bellows::data {
 namespace {

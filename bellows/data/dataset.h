@@ -64,6 +64,9 @@ class BatchDataset : public Dataset {
   Tree get_batch(std::span<const int64_t> indices) const override;
 };
 
+/// Said of what a user's code threw that has no what().
+inline constexpr const char* kNoException = "something that is no std::exception was thrown";
+
 /// Reading one sample failed. The message is "sample <index> (<source>): <the message of the
 /// cause>", without the source where the cause names it; the cause itself is nested in it
 /// (std::rethrow_if_nested).

@@ -16,9 +16,7 @@ NamedTensors collect(const torch::OrderedDict<std::string, at::Tensor>& items) {
 }
 
 Ties ties(const torch::nn::Module& module) {
-  Ties out = ties_of(collect(module.named_parameters()));
-  for (auto& tie : ties_of(collect(module.named_buffers()))) out.push_back(std::move(tie));
-  return out;
+  return ties_of(collect(module.named_parameters()), collect(module.named_buffers()));
 }
 
 }  // namespace

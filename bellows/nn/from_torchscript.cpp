@@ -153,9 +153,7 @@ class ScriptModel final : public Model::Interface {
     return without_ties(collect(module_.named_buffers()));
   }
   Ties ties() const override {
-    Ties out = ties_of(collect(module_.named_parameters()));
-    for (auto& tie : ties_of(collect(module_.named_buffers()))) out.push_back(std::move(tie));
-    return out;
+    return ties_of(collect(module_.named_parameters()), collect(module_.named_buffers()));
   }
   void train(bool on) override { module_.train(on); }
   bool is_training() const override { return module_.is_training(); }

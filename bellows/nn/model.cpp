@@ -16,18 +16,12 @@
 namespace bellows::nn {
 namespace {
 
-Ties all_ties(const NamedTensors& parameters, const NamedTensors& buffers) {
-  Ties out = ties_of(parameters);
-  for (auto& tie : ties_of(buffers)) out.push_back(std::move(tie));
-  return out;
-}
-
 class FunctionModel final : public Model::Interface {
  public:
   FunctionModel(std::function<Tree(const Tree&)> forward, NamedTensors parameters,
                 NamedTensors buffers)
       : forward_(std::move(forward)),
-        ties_(all_ties(parameters, buffers)),
+        ties_(ties_of(parameters, buffers)),
         parameters_(without_ties(std::move(parameters))),
         buffers_(without_ties(std::move(buffers))) {}
 
@@ -95,8 +89,7 @@ IncompatibleKeys Model::load_state_dict(const NamedTensors& state,
 std::shared_ptr<Model::Interface> Model::Interface::deep_copy() const {
   throw ValueError(
       "deep_copy: a model of this kind keeps handles to its tensors that only its maker knows. "
-      "Give "
-      "a factory: model.deep_copy(factory).");
+      "Give a factory: model.deep_copy(factory).");
 }
 
 Model Model::deep_copy() const {
@@ -157,13 +150,15 @@ NamedTensors without_ties(NamedTensors tensors) {
   return tensors;
 }
 
-Ties ties_of(const NamedTensors& tensors) {
-  std::unordered_map<const c10::TensorImpl*, std::string> first;
+Ties ties_of(const NamedTensors& parameters, const NamedTensors& buffers) {
   Ties out;
-  for (const auto& [name, tensor] : tensors) {
-    if (!tensor.defined()) continue;
-    const auto [found, added] = first.emplace(tensor.unsafeGetTensorImpl(), name);
-    if (!added) out.emplace_back(name, found->second);
+  for (const NamedTensors* tensors : {&parameters, &buffers}) {
+    std::unordered_map<const c10::TensorImpl*, std::string> first;
+    for (const auto& [name, tensor] : *tensors) {
+      if (!tensor.defined()) continue;
+      const auto [found, added] = first.emplace(tensor.unsafeGetTensorImpl(), name);
+      if (!added) out.emplace_back(name, found->second);
+    }
   }
   return out;
 }

@@ -95,8 +95,8 @@ void move_in_place(const NamedTensors& tensors, c10::Device device);
 void replace_data(const at::Tensor& tensor, const at::Tensor& data);
 
 /// For adapters: the tensors without undefined ones and without those that came before under
-/// another name; and the names left out.
+/// another name; and the names left out, of parameters first.
 NamedTensors without_ties(NamedTensors tensors);
-Ties ties_of(const NamedTensors& tensors);
+Ties ties_of(const NamedTensors& parameters, const NamedTensors& buffers);
 
 }  // namespace bellows::nn

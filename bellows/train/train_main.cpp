@@ -78,8 +78,7 @@ std::optional<fs::path> resume(Trainer& trainer, Job& job, const RunDirectory& r
 void tell_skipped(const data::LoaderReport& report) {
   if (report.skipped == 0) return;
   log::warn(concat(report.skipped,
-                   " training samples could not be read and were left out; the "
-                   "first: ",
+                   " training samples could not be read and were left out; the first: ",
                    report.first_skipped.front().reason));
 }
 

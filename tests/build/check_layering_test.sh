@@ -3,8 +3,8 @@
 source "$(dirname "$0")/lib.sh"
 
 small_tree() {
-  mkdir -p "$work"/root/{bellows/{core,data,train},tests/data,cli}
-  cd "$work/root"
+  mkdir -p "$work"/tree/{bellows/{core,data,train},tests/data,cli}
+  cd "$work/tree"
   printf '#include "bellows/core/error.h"\n#if 1\n#include "bellows/data/loader.h"\n#endif\n' >bellows/bellows.h
   echo '#include <string>' >bellows/core/error.h
   printf '#include <ATen/core/Tensor.h>\n#include "bellows/core/error.h"\n' >bellows/data/loader.h
@@ -12,7 +12,7 @@ small_tree() {
   printf '%s\n' 'public bellows/core/error.h' 'public bellows/data/loader.h' 'test tests/data/loader_test.cpp' >listed
 }
 
-check() { attempt "$source_dir/tools/check_layering.py" "$work/root" --listed "$work/root/listed" "$@"; }
+check() { attempt "$source_dir/tools/check_layering.py" "$work/tree" --listed "$work/tree/listed" "$@"; }
 
 expect_fault() {
   check

@@ -17,7 +17,7 @@ namespace bellows::testing {
 namespace {
 namespace fs = std::filesystem;
 
-std::string weights(const SmallRun& run, const std::string& name = "run") {
+std::string weights(const SmallRun& run, const std::string& name) {
   return read_file(fs::path(run.run_folder(name)) / "checkpoints/last/model.safetensors");
 }
 
@@ -37,6 +37,13 @@ std::vector<nlohmann::json> timeless_lines(const fs::path& file) {
     lines.push_back(json);
   }
   return lines;
+}
+
+/// The weights and metrics of the run "whole".
+void expect_same_as_whole(const SmallRun& run, const std::string& name = "run") {
+  EXPECT_EQ(weights(run, "whole"), weights(run, name));
+  EXPECT_EQ(timeless_lines(run.run_folder("whole") + "/metrics.jsonl"),
+            timeless_lines(run.run_folder(name) + "/metrics.jsonl"));
 }
 
 TEST(SignalsTest, TermSavesAndTheResumedRunIsTheUnbrokenOne) {
@@ -59,9 +66,7 @@ TEST(SignalsTest, TermSavesAndTheResumedRunIsTheUnbrokenOne) {
     auto resume = epochs;
     resume.insert(resume.end(), {"--resume", "auto"});
     ASSERT_EQ(run.train(resume, name).exit_code, 0);
-    EXPECT_EQ(weights(run, "whole"), weights(run, name));
-    EXPECT_EQ(timeless_lines(run.run_folder("whole") + "/metrics.jsonl"),
-              timeless_lines(run.run_folder(name) + "/metrics.jsonl"));
+    expect_same_as_whole(run, name);
   }
   EXPECT_EQ(interrupted, 3);
 }
@@ -118,16 +123,12 @@ TEST(SignalsTest, IgnoredSignalsStayIgnored) {
   EXPECT_EQ(process.wait().exit_code, 0);
 }
 
-TEST(SignalsTest, KilledAgainAndAgainItEndsWithTheWeightsOfTheUndisturbedRun) {
-  const SmallRun run;
-  const std::vector<std::string> settings{"--set", "run.epochs=60", "--set",
-                                          "checkpoint.every_steps=7"};
-  ASSERT_EQ(run.train(settings, "whole").exit_code, 0);
-  auto resume = settings;
-  resume.insert(resume.end(), {"--resume", "auto"});
+/// Resumes the run and kills it, each time `later_by` milliseconds later, until it ends by itself.
+void kill_until_done(const SmallRun& run, std::vector<std::string> settings, int later_by) {
+  settings.insert(settings.end(), {"--resume", "auto"});
   int kills = 0;
-  for (int milliseconds = 250;; milliseconds += 37) {
-    Process process(bellows_words(run.words(resume)), with_libtorch());
+  for (int milliseconds = 250;; milliseconds += later_by) {
+    Process process(bellows_words(run.words(settings)), with_libtorch());
     std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
     if (!process.running()) {
       EXPECT_EQ(process.wait().exit_code, 0);
@@ -137,9 +138,15 @@ TEST(SignalsTest, KilledAgainAndAgainItEndsWithTheWeightsOfTheUndisturbedRun) {
     ++kills;
   }
   EXPECT_GE(kills, 2);
-  EXPECT_EQ(weights(run, "whole"), weights(run));
-  EXPECT_EQ(timeless_lines(run.run_folder("whole") + "/metrics.jsonl"),
-            timeless_lines(run.run_folder() + "/metrics.jsonl"));
+}
+
+TEST(SignalsTest, KilledAgainAndAgainItEndsWithTheWeightsOfTheUndisturbedRun) {
+  const SmallRun run;
+  const std::vector<std::string> settings{"--set", "run.epochs=60", "--set",
+                                          "checkpoint.every_steps=7"};
+  ASSERT_EQ(run.train(settings, "whole").exit_code, 0);
+  kill_until_done(run, settings, 37);
+  expect_same_as_whole(run);
 }
 
 /// With dropout, augmentation, worker threads and a schedule; BELLOWS_KILL_SECONDS (16) says for
@@ -183,9 +190,7 @@ every_steps = 7
   EXPECT_EQ(testing::run(words("run", {"--resume", "auto"}), with_libtorch()).exit_code, 0);
   EXPECT_GE(kills, 2);
   RecordProperty("kills", kills);
-  EXPECT_EQ(weights(run, "whole"), weights(run));
-  EXPECT_EQ(timeless_lines(run.run_folder("whole") + "/metrics.jsonl"),
-            timeless_lines(run.run_folder() + "/metrics.jsonl"));
+  expect_same_as_whole(run);
 }
 
 TEST(SignalsTest, KilledWhileItSavesInTheBackgroundItEndsWithTheWeightsOfTheUndisturbedRun) {
@@ -194,23 +199,8 @@ TEST(SignalsTest, KilledWhileItSavesInTheBackgroundItEndsWithTheWeightsOfTheUndi
                                           "--set", "checkpoint.every_steps=3",
                                           "--set", "checkpoint.asynchronous=true"};
   ASSERT_EQ(run.train({"--set", "run.epochs=40"}, "whole").exit_code, 0);
-  auto resume = settings;
-  resume.insert(resume.end(), {"--resume", "auto"});
-  int kills = 0;
-  for (int milliseconds = 250;; milliseconds += 61) {
-    Process process(bellows_words(run.words(resume)), with_libtorch());
-    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
-    if (!process.running()) {
-      EXPECT_EQ(process.wait().exit_code, 0);
-      break;
-    }
-    process.signal(SIGKILL);
-    ++kills;
-  }
-  EXPECT_GE(kills, 2);
-  EXPECT_EQ(weights(run, "whole"), weights(run));
-  EXPECT_EQ(timeless_lines(run.run_folder("whole") + "/metrics.jsonl"),
-            timeless_lines(run.run_folder() + "/metrics.jsonl"));
+  kill_until_done(run, settings, 61);
+  expect_same_as_whole(run);
 }
 
 TEST(SignalsTest, ClosedOutputDoesNotEndTraining) {

@@ -8,28 +8,20 @@
 #include <gtest/gtest.h>
 
 #include "bellows/core/error.h"
+#include "tests/support/message_of.h"
 
 namespace bellows {
 namespace {
 
+using bellows::testing::message_of;
 using ::testing::HasSubstr;
-
-template <class Fn>
-std::string error_of(Fn fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(BackgroundTaskTest, TaskThatWaitsForItselfIsAnErrorNotAHang) {
   BackgroundTask background;
   background.start([&] { background.wait(); });
-  EXPECT_THAT(error_of([&] { background.wait(); }), HasSubstr("cannot wait for itself"));
+  EXPECT_THAT(message_of<Error>([&] { background.wait(); }), HasSubstr("cannot wait for itself"));
   background.start([&] { background.start([] {}); });
-  EXPECT_THAT(error_of([&] { background.wait(); }), HasSubstr("cannot wait for itself"));
+  EXPECT_THAT(message_of<Error>([&] { background.wait(); }), HasSubstr("cannot wait for itself"));
   background.start([] {});
   background.wait();
 }
@@ -71,15 +63,15 @@ TEST(BackgroundTaskTest, ErrorReachesTheNextCallOnceAndStartsNothing) {
   bool ran = false;
   const auto fail = [] { throw ValueError("disk full"); };
   background.start(fail);
-  EXPECT_EQ(error_of([&] { background.start([&] { ran = true; }); }), "disk full");
+  EXPECT_EQ(message_of<Error>([&] { background.start([&] { ran = true; }); }), "disk full");
   background.wait();
   EXPECT_FALSE(ran);
   background.start(fail);
-  EXPECT_EQ(error_of([&] { background.wait(); }), "disk full");
+  EXPECT_EQ(message_of<Error>([&] { background.wait(); }), "disk full");
   background.wait();
   background.start(fail);
   while (background.busy()) std::this_thread::yield();
-  EXPECT_EQ(error_of([&] { background.rethrow(); }), "disk full");
+  EXPECT_EQ(message_of<Error>([&] { background.rethrow(); }), "disk full");
   background.rethrow();
   background.start([&] { ran = true; });
   background.wait();

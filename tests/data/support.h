@@ -12,22 +12,11 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/message_of.h"
+
 namespace bellows::data::test {
 
-/// The message of the `Expected` that `fn` throws; another outcome fails the test.
-template <class Expected, class Fn>
-std::string message_of(Fn fn) {
-  try {
-    fn();
-  } catch (const Expected& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another type of exception: " << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no exception";
-  return "";
-}
+using bellows::testing::message_of;
 
 /// A fresh folder, removed at the end of the test.
 class TemporaryFolder {

@@ -28,23 +28,15 @@
 #include "bellows/nn/mlp.h"
 #include "bellows/nn/resnet.h"
 #include "bellows/nn/transformer.h"
+#include "tests/support/message_of.h"
 
 namespace bellows::nn {
 namespace {
 
+using bellows::testing::message_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 namespace tnn = torch::nn;
-
-template <class Fn>
-std::string error_of(Fn fn) {
-  try {
-    fn();
-  } catch (const ValueError& error) {
-    return error.what();
-  }
-  return "no ValueError";
-}
 
 /// All names, values equal, no memory in common, requires_grad equal, and no gradients in the copy.
 void expect_deep(const NamedTensors& original, const NamedTensors& copy) {
@@ -181,9 +173,9 @@ TORCH_MODULE(Plain);
 
 TEST(DeepCopyTest, ModuleThatIsNotCloneableAsksForAFactory) {
   Plain net(2);
-  EXPECT_THAT(error_of([&] { deep_copy(net); }),
+  EXPECT_THAT(message_of<ValueError>([&] { deep_copy(net); }),
               AllOf(HasSubstr("PlainImpl"), HasSubstr("deep_copy(module, factory)")));
-  EXPECT_THAT(error_of([&] { from_module(net).deep_copy(); }), HasSubstr("factory"));
+  EXPECT_THAT(message_of<ValueError>([&] { from_module(net).deep_copy(); }), HasSubstr("factory"));
 }
 
 TEST(DeepCopyTest, FactoryMakesCopiesOfAnyModule) {
@@ -203,15 +195,18 @@ TEST(DeepCopyTest, FactoryMakesCopiesOfAnyModule) {
 
 TEST(DeepCopyTest, FactoryOfAnotherModuleIsRefused) {
   Plain net(2);
-  EXPECT_THAT(error_of([&] { deep_copy(net, [] { return Plain(5); }); }),
+  EXPECT_THAT(message_of<ValueError>([&] { deep_copy(net, [] { return Plain(5); }); }),
               AllOf(HasSubstr("with the factory"), HasSubstr("out_features=5")));
-  EXPECT_THAT(error_of([&] { deep_copy(net, [] { return Plain(2, 0.5); }); }), HasSubstr("p=0.5"));
-  EXPECT_THAT(error_of([&] { deep_copy(net, [&] { return net; }); }), HasSubstr("shares"));
-  EXPECT_THAT(error_of([&] { deep_copy(net, [] { return Plain(nullptr); }); }),
+  EXPECT_THAT(message_of<ValueError>([&] { deep_copy(net, [] { return Plain(2, 0.5); }); }),
+              HasSubstr("p=0.5"));
+  EXPECT_THAT(message_of<ValueError>([&] { deep_copy(net, [&] { return net; }); }),
+              HasSubstr("shares"));
+  EXPECT_THAT(message_of<ValueError>([&] { deep_copy(net, [] { return Plain(nullptr); }); }),
               HasSubstr("empty ModuleHolder"));
-  EXPECT_THAT(error_of([&] { deep_copy(net, [] { return std::shared_ptr<PlainImpl>(); }); }),
-              HasSubstr("gave nothing"));
-  EXPECT_THAT(error_of([&] { deep_copy(std::shared_ptr<PlainImpl>()); }),
+  EXPECT_THAT(
+      message_of<ValueError>([&] { deep_copy(net, [] { return std::shared_ptr<PlainImpl>(); }); }),
+      HasSubstr("gave nothing"));
+  EXPECT_THAT(message_of<ValueError>([&] { deep_copy(std::shared_ptr<PlainImpl>()); }),
               HasSubstr("null pointer"));
 }
 
@@ -234,7 +229,7 @@ TEST(DeepCopyTest, ResetThatChangesTheOriginalIsRefusedAndTheOriginalRestored) {
     const at::NoGradGuard no_grad;
     net->fc->weight.fill_(3);
   }
-  EXPECT_THAT(error_of([&] { deep_copy(net); }),
+  EXPECT_THAT(message_of<ValueError>([&] { deep_copy(net); }),
               AllOf(HasSubstr("KeepsImpl"), HasSubstr("changes the original")));
   EXPECT_TRUE(at::equal(net->fc->weight, at::full({2, 2}, 3.0)));
 }
@@ -255,7 +250,7 @@ TEST(DeepCopyTest, LayerTiedByItsMemberStaysTied) {
 TEST(DeepCopyTest, LayerWithAComputedMemberIsRefused) {
   tnn::Linear linear(2, 2);
   linear->weight = linear->weight * 2;
-  EXPECT_THAT(error_of([&] { deep_copy(linear); }),
+  EXPECT_THAT(message_of<ValueError>([&] { deep_copy(linear); }),
               HasSubstr("the member weight of the module is computed from other tensors"));
 }
 
@@ -307,9 +302,9 @@ struct StrayImpl : tnn::Cloneable<StrayImpl> {
 TORCH_MODULE(Stray);
 
 TEST(DeepCopyTest, HandleToARegisteredTensorOrModuleOfTheOriginalIsRefused) {
-  EXPECT_THAT(error_of([] { deep_copy(Stray(StrayImpl::tensor)); }),
+  EXPECT_THAT(message_of<ValueError>([] { deep_copy(Stray(StrayImpl::tensor)); }),
               HasSubstr("it keeps a handle to the original's fc.weight"));
-  EXPECT_THAT(error_of([] { deep_copy(Stray(StrayImpl::layer)); }),
+  EXPECT_THAT(message_of<ValueError>([] { deep_copy(Stray(StrayImpl::layer)); }),
               HasSubstr("it keeps a handle to the original's fc (torch::nn::LinearImpl)"));
 }
 
@@ -321,7 +316,8 @@ TEST(DeepCopyTest, TensorThatIsRegisteredNowhereIsSharedUnlessAFactoryMakesIt) {
 }
 
 TEST(DeepCopyTest, EmptyHolderIsRefused) {
-  EXPECT_THAT(error_of([] { deep_copy(tnn::Linear(nullptr)); }), HasSubstr("expected a module"));
+  EXPECT_THAT(message_of<ValueError>([] { deep_copy(tnn::Linear(nullptr)); }),
+              HasSubstr("expected a module"));
 }
 
 TEST(DeepCopyTest, CopyOnTheMetaDeviceStaysThere) {
@@ -338,13 +334,14 @@ TEST(DeepCopyTest, FunctionIsCopiedByItsFactory) {
   };
   const Model model = make();
   model.eval();
-  EXPECT_THAT(error_of([&] { model.deep_copy(); }), HasSubstr("model.deep_copy(factory)"));
+  EXPECT_THAT(message_of<ValueError>([&] { model.deep_copy(); }),
+              HasSubstr("model.deep_copy(factory)"));
   const Model copy = model.deep_copy(make);
   expect_deep(model, copy);
   expect_independent(model, copy, at::randn({3}));
-  EXPECT_THAT(error_of([&] { model.deep_copy([&] { return model; }); }),
+  EXPECT_THAT(message_of<ValueError>([&] { model.deep_copy([&] { return model; }); }),
               HasSubstr("shares weight"));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(message_of<ValueError>([&] {
                 model.deep_copy([] {
                   return from_function([](const Tree& x) { return x; },
                                        {{"weight", at::ones({3})}, {"same", at::ones({3})}});

@@ -17,10 +17,12 @@
 #include "bellows/core/log.h"
 #include "bellows/nn/model.h"
 #include "bellows/optim/sgd.h"
+#include "tests/support/message_of.h"
 
 namespace bellows::nn {
 namespace {
 
+using bellows::testing::message_of;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -40,16 +42,6 @@ Tree identity(const Tree& input) {
 
 Model model_of(NamedTensors parameters, NamedTensors buffers = {}) {
   return from_function(identity, std::move(parameters), std::move(buffers));
-}
-
-template <class Fn>
-std::string error_of(Fn fn) {
-  try {
-    fn();
-  } catch (const ValueError& error) {
-    return error.what();
-  }
-  return "no ValueError";
 }
 
 double first_value(const Model& model, const std::string& name) {
@@ -72,7 +64,7 @@ TEST(LoadStateTest, PartialLoadReportsWhatItLeavesOut) {
 TEST(LoadStateTest, PartialLoadStillRefusesAnotherShapeUnlessAsked) {
   const Model model = model_of({{"a", parameter({2})}, {"b", parameter({2})}});
   const NamedTensors state{{"a", filled({2}, 5)}, {"b", filled({3}, 5)}};
-  EXPECT_THAT(error_of([&] { model.load_state_dict(state, {.strict = false}); }),
+  EXPECT_THAT(message_of<ValueError>([&] { model.load_state_dict(state, {.strict = false}); }),
               AllOf(HasSubstr("Mismatched: b (got float32 [3], expected float32 [2])"),
                     ::testing::Not(HasSubstr("Missing"))));
   EXPECT_EQ(first_value(model, "a"), 1);
@@ -114,7 +106,7 @@ TEST(LoadStateTest, RenamesAreAppliedInOrder) {
 
 TEST(LoadStateTest, NamesThatCollideAfterRenamingAreRefusedWithBoth) {
   const Model model = model_of({{"a", parameter({2})}});
-  const std::string text = error_of([&] {
+  const std::string text = message_of<ValueError>([&] {
     model.load_state_dict({{"x.a", filled({2}, 2)}, {"y.a", filled({2}, 3)}},
                           {.strict = false, .rename = {{"^.\\.", ""}}});
   });
@@ -124,11 +116,11 @@ TEST(LoadStateTest, NamesThatCollideAfterRenamingAreRefusedWithBoth) {
 
 TEST(LoadStateTest, BadPatternAndEndlessNameAreRefused) {
   const Model model = model_of({{"a", parameter({2})}});
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(message_of<ValueError>([&] {
                 model.load_state_dict({}, {.rename = {{"(", ""}}});
               }),
               HasSubstr("'(' is not a regular expression"));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(message_of<ValueError>([&] {
                 model.load_state_dict({{std::string(1000000, 'a'), at::ones({1})}},
                                       {.rename = {{"(a|b)*", ""}}});
               }),
@@ -139,7 +131,7 @@ TEST(LoadStateTest, EverythingWrongIsInOneErrorWithTheNamesItCameFrom) {
   const Model model = model_of(
       {{"a", parameter({2})}, {"b", parameter({2})}, {"c", parameter({2})}, {"d", parameter({2})}});
   EXPECT_EQ(
-      error_of([&] {
+      message_of<ValueError>([&] {
         model.load_state_dict({{"m.a", filled({3}, 1)},
                                {"m.x", filled({1}, 1)},
                                {"m.c", filled({2}, 1)},
@@ -153,12 +145,12 @@ TEST(LoadStateTest, EverythingWrongIsInOneErrorWithTheNamesItCameFrom) {
 
 TEST(LoadStateTest, ForgottenPrefixIsNamed) {
   const Model model = model_of({{"a.w", parameter({2})}, {"b", parameter({2})}});
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(message_of<ValueError>([&] {
                 model.load_state_dict({{"module.a.w", at::ones({2})}, {"module.b", at::ones({2})}});
               }),
               HasSubstr("begin with 'module.', the model's do not: load with strip_prefix."));
   const Model wrapped = model_of({{"net.a", parameter({2})}, {"net.b", parameter({2})}});
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(message_of<ValueError>([&] {
                 wrapped.load_state_dict({{"a", at::ones({2})}, {"b", at::ones({2})}});
               }),
               HasSubstr("begin with 'net.', the state's do not: load with add_prefix."));
@@ -179,7 +171,7 @@ TEST(LoadStateTest, TypesAreConvertedAsPythonsCopyDoes) {
 
 TEST(LoadStateTest, TypesThatWouldLoseValuesAreMismatched) {
   const Model model = model_of({{"float", parameter({2})}}, {{"count", at::zeros({}, at::kLong)}});
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(message_of<ValueError>([&] {
                 model.load_state_dict(
                     {{"float", filled({2}, 3, at::kComplexFloat)}, {"count", filled({}, 1.5)}});
               }),
@@ -191,7 +183,7 @@ TEST(LoadStateTest, NumberTooLargeForAnIntegerIsNotCalledAFraction) {
   const Model model = model_of({{"w", parameter({1})}}, {{"count", at::zeros({2}, at::kInt)}});
   for (const double value :
        {1e20, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
-    EXPECT_THAT(error_of([&] {
+    EXPECT_THAT(message_of<ValueError>([&] {
                   model.load_state_dict({{"w", at::ones({1})}, {"count", filled({2}, value)}});
                 }),
                 HasSubstr("count (got float32 [2] with values that int32 cannot hold, expected "
@@ -222,7 +214,7 @@ TEST(LoadStateTest, TiedTensorWithTwoValuesIsRefusedWithBothNames) {
   const at::Tensor shared = parameter({2});
   const Model model = model_of({{"embed", shared}, {"head", shared}});
   EXPECT_THAT(
-      error_of([&] {
+      message_of<ValueError>([&] {
         model.load_state_dict({{"embed", filled({2}, 2)}, {"head", filled({2}, 3)}});
       }),
       HasSubstr("One tensor in the model, but different values in the state: embed and head"));
@@ -268,7 +260,8 @@ TEST(LoadStateTest, LoadingTwoHundredTimesKeepsMemoryGradientsAndTheOptimizersHa
 TEST(LoadStateTest, CheckReportsAndChangesNothing) {
   const Model model = model_of({{"a", parameter({2})}});
   const NamedTensors state{{"a", filled({2}, 5)}, {"x", filled({2}, 5)}};
-  EXPECT_THAT(error_of([&] { model.check_state_dict(state); }), HasSubstr("Unexpected: x"));
+  EXPECT_THAT(message_of<ValueError>([&] { model.check_state_dict(state); }),
+              HasSubstr("Unexpected: x"));
   EXPECT_THAT(model.check_state_dict(state, {.strict = false}).unexpected_keys, ElementsAre("x"));
   EXPECT_EQ(first_value(model, "a"), 1);
 }
@@ -286,10 +279,11 @@ TEST(LoadStateTest, StateFromBeforeTheCounterOfBatchNormalisationsLoads) {
   EXPECT_TRUE(at::equal(net->named_buffers()["norm.running_var"], filled({2}, 5)));
   // Without its layer it is missing as all the rest, and under such a name alone it is not a
   // counter.
-  EXPECT_THAT(error_of([&] { load_state_dict(net, {}); }), HasSubstr("norm.num_batches_tracked"));
+  EXPECT_THAT(message_of<ValueError>([&] { load_state_dict(net, {}); }),
+              HasSubstr("norm.num_batches_tracked"));
   const Model other =
       model_of({{"w", parameter({2})}}, {{"num_batches_tracked", at::zeros({}, at::kLong)}});
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(message_of<ValueError>([&] {
                 other.load_state_dict({{"w", at::ones({2})}});
               }),
               HasSubstr("Missing: num_batches_tracked"));
@@ -320,7 +314,8 @@ TEST(ModuleStateTest, ModulesPointersAndHoldersHaveStateWithoutAModel) {
                                       {.strict = false, .strip_prefix = "m."});
   EXPECT_EQ(report.missing_keys.size(), 5);
   EXPECT_TRUE(at::equal(net->in->weight, filled({2, 2}, 4)));
-  EXPECT_THAT(error_of([&] { load_state_dict(*net, {}); }), HasSubstr("Missing: out, norm.weight"));
+  EXPECT_THAT(message_of<ValueError>([&] { load_state_dict(*net, {}); }),
+              HasSubstr("Missing: out, norm.weight"));
 }
 
 }  // namespace
