@@ -33,14 +33,15 @@ struct BatchMemory::Pool {
   explicit Pool(c10::Allocator* chosen)
       : allocator(chosen != nullptr ? chosen : c10::GetAllocator(c10::kCPU)) {}
 
-  // The smallest free block that holds `bytes` and is not twice as large, else a new one.
+  // The smallest free block that holds `bytes` and is not twice as large, else a new one. Of equal
+  // ones the latest in use, which the cache may still hold.
   Block take(size_t bytes) {
     {
       const std::lock_guard lock(mutex);
       auto best = free.end();
       for (auto block = free.begin(); block != free.end(); ++block) {
         const bool fits = block->bytes >= bytes && block->bytes / 2 <= bytes;
-        if (fits && (best == free.end() || block->bytes < best->bytes)) best = block;
+        if (fits && (best == free.end() || block->bytes <= best->bytes)) best = block;
       }
       if (best != free.end()) {
         Block block = std::move(*best);

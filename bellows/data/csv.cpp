@@ -74,8 +74,9 @@ CsvTable read_csv(const std::filesystem::path& path, const CsvOptions& options) 
 }
 
 TensorDataset read_csv_dataset(const std::filesystem::path& path, const std::string& target,
-                               const CsvOptions& options) {
+                               const CsvOptions& options, std::vector<std::string>* names) {
   const CsvTable table = read_csv(path, options);
+  if (names != nullptr) *names = table.columns;
   const int64_t place = table.column(target);
   const int64_t columns = table.values.size(1);
   if (columns < 2) {

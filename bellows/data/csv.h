@@ -35,9 +35,10 @@ struct CsvTable {
 CsvTable read_csv(const std::filesystem::path& path, const CsvOptions& options = {});
 
 /// Sample i: the list {row i without the target as float32, its target}. The target is int64 where
-/// all its values are whole numbers, else float32. Throws as read_csv; ValueError for an unknown
-/// target or no other column.
+/// all its values are whole numbers, else float32. `columns`: gets the names of all columns. Throws
+/// as read_csv; ValueError for an unknown target or no other column.
 TensorDataset read_csv_dataset(const std::filesystem::path& path, const std::string& target,
-                               const CsvOptions& options = {});
+                               const CsvOptions& options = {},
+                               std::vector<std::string>* columns = nullptr);
 
 }  // namespace bellows::data

@@ -30,6 +30,21 @@ void copy_rows_of(const char* from, std::span<const int64_t> indices, char* to) 
   }
 }
 
+// Rows lie far apart: the processor is told of the next one's first lines while it copies this one,
+// and follows by itself from there.
+void copy_large_rows(const char* from, size_t row_bytes, std::span<const int64_t> indices,
+                     char* to) {
+  constexpr size_t kLine = 64, kAhead = 4 * kLine;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    if (row_bytes >= kAhead && i + 1 < indices.size()) {
+      const char* next = from + static_cast<size_t>(indices[i + 1]) * row_bytes;
+      for (size_t byte = 0; byte < kAhead; byte += kLine) __builtin_prefetch(next + byte);
+    }
+    std::memcpy(to, from + static_cast<size_t>(indices[i]) * row_bytes, row_bytes);
+    to += row_bytes;
+  }
+}
+
 void copy_rows(const char* from, size_t row_bytes, std::span<const int64_t> indices, char* to) {
   switch (row_bytes) {
     case 0:
@@ -41,10 +56,7 @@ void copy_rows(const char* from, size_t row_bytes, std::span<const int64_t> indi
     case 8:
       return copy_rows_of<8>(from, indices, to);
     default:
-      for (const int64_t index : indices) {
-        std::memcpy(to, from + static_cast<size_t>(index) * row_bytes, row_bytes);
-        to += row_bytes;
-      }
+      return copy_large_rows(from, row_bytes, indices, to);
   }
 }
 

@@ -249,7 +249,9 @@ DataTable::Source DataTable::open_tar(bool training) const {
 
 DataTable::Source DataTable::open_csv(bool training) const {
   const fs::path path = part(training, ".csv");
-  auto table = std::make_shared<data::TensorDataset>(data::read_csv_dataset(path, target_));
+  std::vector<std::string> columns;
+  auto table =
+      std::make_shared<data::TensorDataset>(data::read_csv_dataset(path, target_, {}, &columns));
   const at::Tensor& targets = table->tensors()[1];
   const bool whole = targets.scalar_type() == at::kLong;
   if (!whole || targets.min().item<int64_t>() < 0 || targets.max().item<int64_t>() >= classes_) {
@@ -258,7 +260,7 @@ DataTable::Source DataTable::open_csv(bool training) const {
                whole ? "values out of range" : "values that are no whole numbers",
                ", expected classes from 0 to ", classes_ - 1, " (data.classes is ", classes_, ")"));
   }
-  Source source{table, nullptr, classes_};
+  Source source{table, nullptr, classes_, columns};
   if (training && limit_ > 0 && limit_ < table->size()) {
     source.dataset = std::make_shared<data::TensorDataset>(std::vector<at::Tensor>{
         table->tensors()[0].narrow(0, 0, limit_), targets.narrow(0, 0, limit_)});
@@ -345,11 +347,15 @@ std::unique_ptr<data::Loader> DataTable::load(const Source& source, bool trainin
 
 std::unique_ptr<data::Loader> DataTable::training() const {
   const Source source = open(/*training=*/true);
-  if (source.class_names != class_names_) {
-    // A class's number is its place among the names: another set of names shifts them.
-    throw EnvironmentError(concat(
-        part(true, "").string(), ": got classes ", join(source.class_names), ", expected those of ",
-        part(false, "").string(), ": ", join(class_names_), "; give each class a folder in both"));
+  if (source.names != names_) {
+    // A class's number is its place among the names: another set of names shifts them. So it is
+    // with a column.
+    const bool table = name_ == "csv";
+    const char* suffix = table ? ".csv" : "";
+    throw EnvironmentError(
+        concat(part(true, suffix).string(), ": got ", table ? "columns " : "classes ",
+               join(source.names), ", expected those of ", part(false, suffix).string(), ": ",
+               join(names_), table ? ", in that order" : "; give each class a folder in both"));
   }
   return data::to_device(load(source, /*training=*/true, loading(true)), device_);
 }
@@ -357,7 +363,7 @@ std::unique_ptr<data::Loader> DataTable::training() const {
 std::unique_ptr<data::Loader> DataTable::evaluation() {
   const Source source = open(/*training=*/false);
   classes_ = source.classes;
-  class_names_ = source.class_names;
+  names_ = source.names;
   data::LoaderOptions one = loading(false);
   one.batch_size = 1;
   one.workers = 0;

@@ -46,7 +46,7 @@ class DataTable {
     std::shared_ptr<const data::Dataset> dataset;
     std::shared_ptr<const data::StreamDataset> stream;
     int64_t classes = 0;
-    std::vector<std::string> class_names = {};  // where the data have any
+    std::vector<std::string> names = {};  // of classes or columns, where the data have any
   };
   Source open(bool training) const;
   Source open_idx(bool training) const;
@@ -68,7 +68,7 @@ class DataTable {
   std::filesystem::path root_;
   int64_t limit_ = 0;
   int64_t classes_ = 0;
-  std::vector<std::string> class_names_;
+  std::vector<std::string> names_;
   int64_t image_size_ = 0;
   int64_t evaluation_batch_ = 0;
   int64_t shuffle_buffer_ = 0;

@@ -239,6 +239,12 @@ TEST_F(DataTableTest, TablesOfNumbers) {
   auto few = table("csv", {{"target", std::string("kind")}});
   EXPECT_THAT(message_of<EnvironmentError>([&] { few.evaluation(); }),
               HasSubstr("column kind: got values out of range, expected classes from 0 to 1"));
+  write("test.csv", "b,a,kind\n1,2,2\n");
+  auto mixed = table("csv", {{"target", std::string("kind")}, {"classes", int64_t{3}}});
+  mixed.evaluation();
+  EXPECT_THAT(message_of<EnvironmentError>([&] { mixed.training(); }),
+              AllOf(HasSubstr("train.csv: got columns a, b, kind, expected those of "),
+                    HasSubstr("test.csv: b, a, kind, in that order")));
 }
 
 TEST_F(DataTableTest, SkippingLeavesOutDamagedImages) {
