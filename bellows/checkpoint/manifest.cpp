@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bellows/checkpoint/checkpoint.h"
+#include "bellows/checkpoint/json_text.h"
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
 #include "bellows/core/text.h"
@@ -15,9 +15,8 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-std::string tail(std::string_view body) {
-  return ",\"xxh3\":\"" + hash_text(hash_of(body)) + "\"}\n";
-}
+// A part's state may nest as deep as tree_json.h allows, a few levels down.
+constexpr int kDeepest = 210;
 
 void check_version(const fs::path& path, const json& root) {
   const auto version = root.find("version");
@@ -32,9 +31,9 @@ void check_version(const fs::path& path, const json& root) {
 }
 
 void check_text(const fs::path& path, const std::string& text) {
-  const size_t length = tail("").size();
+  const size_t length = manifest_end("").size();
   const size_t body = text.size() < length ? 0 : text.size() - length;
-  if (text.substr(body) != tail(std::string_view(text).substr(0, body))) {
+  if (text.substr(body) != manifest_end(std::string_view(text).substr(0, body))) {
     throw CorruptFileError(path, "its checksum does not fit its text; the file was damaged");
   }
 }
@@ -129,6 +128,10 @@ void check_files(const fs::path& directory, const Manifest& manifest) {
 
 }  // namespace
 
+std::string manifest_end(std::string_view body) {
+  return ",\"xxh3\":\"" + hash_text(hash_of(body)) + "\"}\n";
+}
+
 std::string format_manifest(const Manifest& manifest) {
   json files = json::object();
   for (const auto& [name, digest] : manifest.files) {
@@ -154,13 +157,18 @@ std::string format_manifest(const Manifest& manifest) {
     body += ",\"state\":" + part.state + "}";
   }
   body += "}";
-  return body + tail(body);
+  return body + manifest_end(body);
 }
 
 Manifest read_manifest(const fs::path& directory) {
   const fs::path path = directory / kManifestName;
-  const std::string text = read_file(path);
-  json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Manifest manifest = parse_manifest(path, read_file(path));
+  check_files(directory, manifest);
+  return manifest;
+}
+
+Manifest parse_manifest(const fs::path& path, const std::string& text) {
+  json root = parse_json(text, kDeepest);
   if (!root.is_object()) throw CorruptFileError(path, "it is not a JSON object; damaged");
   check_version(path, root);
   check_text(path, text);
@@ -170,7 +178,6 @@ Manifest read_manifest(const fs::path& directory) {
     }
     Manifest manifest = manifest_from(root);
     check_names(path, manifest);
-    check_files(directory, manifest);
     return manifest;
   } catch (const json::exception& error) {
     throw CorruptFileError(path, concat("an entry is missing or of another kind: ", error.what()));

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bellows/checkpoint/digest.h"
@@ -42,9 +43,15 @@ struct Manifest {
 
 std::string format_manifest(const Manifest& manifest);
 
-/// Reads and checks `directory`'s manifest, brings an older version's to today's form, and checks
-/// that each file it lists is there with its exact size (not its bytes). Throws FileError,
-/// CorruptFileError, and ValueError for a version that is newer.
+/// The end of a manifest's text, which holds the checksum of what comes before.
+std::string manifest_end(std::string_view body);
+
+/// The manifest in `text`, brought from an older version to today's form. Throws CorruptFileError
+/// for `path`, and ValueError for a version that is newer.
+Manifest parse_manifest(const std::filesystem::path& path, const std::string& text);
+
+/// Reads `directory`'s manifest, and checks that each file it lists is there with its exact size
+/// (not its bytes). Throws FileError too.
 Manifest read_manifest(const std::filesystem::path& directory);
 
 }  // namespace bellows::checkpoint

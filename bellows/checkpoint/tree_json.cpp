@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bellows/checkpoint/json_text.h"
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
 
@@ -115,8 +116,7 @@ class Decoder {
  public:
   explicit Decoder(std::map<std::string, at::Tensor>& tensors) : tensors_(tensors) {}
 
-  Tree decode(const json& value, int depth) {
-    if (depth > kDeepest) throw ValueError(concat("it nests deeper than ", kDeepest, " levels"));
+  Tree decode(const json& value) {
     switch (value.type()) {
       case json::value_t::null:
         return {};
@@ -135,11 +135,11 @@ class Decoder {
         return value.get<std::string>();
       case json::value_t::array: {
         Tree::List list;
-        for (const json& one : value) list.push_back(decode(one, depth + 1));
+        for (const json& one : value) list.push_back(decode(one));
         return list;
       }
       default:
-        return is_special(value) ? special(value) : dict(value, depth);
+        return is_special(value) ? special(value) : dict(value);
     }
   }
 
@@ -165,10 +165,10 @@ class Decoder {
     throw ValueError("got the double '" + text + "', expected nan, inf or -inf");
   }
 
-  Tree dict(const json& object, int depth) {
+  Tree dict(const json& object) {
     Tree::Dict dict;
     for (const auto& [key, value] : object.items()) {
-      dict[key_from_json(key)] = decode(value, depth + 1);
+      dict[key_from_json(key)] = decode(value);
     }
     return dict;
   }
@@ -200,9 +200,11 @@ std::string tree_to_json(const Tree& tree, NamedTensors& tensors) {
 }
 
 Tree tree_from_json(const std::string& text, std::map<std::string, at::Tensor>& tensors) {
-  const json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded()) throw ValueError("it is not valid JSON");
-  return Decoder(tensors).decode(parsed, 0);
+  const json parsed = parse_json(text, kDeepest + 2);  // {"$tensor": …} is a level, too
+  if (parsed.is_discarded()) {
+    throw ValueError(concat("it is not valid JSON, or nests deeper than ", kDeepest, " levels"));
+  }
+  return Decoder(tensors).decode(parsed);
 }
 
 }  // namespace bellows::checkpoint

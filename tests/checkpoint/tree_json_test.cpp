@@ -10,6 +10,7 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include "bellows/checkpoint/manifest.h"
 #include "bellows/core/error.h"
 
 namespace bellows::checkpoint {
@@ -110,7 +111,28 @@ TEST(TreeJsonTest, DeepNestsAreRefusedOnBothSides) {
   NamedTensors tensors;
   std::map<std::string, at::Tensor> none;
   EXPECT_THROW(tree_to_json(deep, tensors), ValueError);
-  EXPECT_THROW(tree_from_json(std::string(300, '[') + std::string(300, ']'), none), ValueError);
+  for (const size_t levels : {300, 1'000'000}) {  // the latter would exhaust a recursion's stack
+    const std::string text = std::string(levels, '[') + std::string(levels, ']');
+    EXPECT_THROW(tree_from_json(text, none), ValueError);
+    std::string manifest =
+        R"({"version":2,"step":0,"files":{},"parts":{"p":{"files":[],"state":)" + text + "}}";
+    manifest += manifest_end(manifest);
+    EXPECT_THROW(parse_manifest("checkpoint.json", manifest), CorruptFileError);
+  }
+}
+
+TEST(TreeJsonTest, TheDeepestNestThatIsWrittenIsRead) {
+  Tree deep = at::Tensor();
+  for (int i = 0; i < 200; ++i) deep = Tree::List{deep};
+  NamedTensors tensors;
+  std::map<std::string, at::Tensor> none;
+  const std::string text = tree_to_json(deep, tensors);
+  EXPECT_EQ(tree_to_json(tree_from_json(text, none), tensors), text);
+  std::string manifest =
+      R"({"version":2,"step":0,"files":{},"parts":{"p":{"files":[],"state":{"value":)" + text +
+      "}}}";
+  manifest += manifest_end(manifest);
+  EXPECT_NO_THROW(parse_manifest("checkpoint.json", manifest));
 }
 
 TEST(TreeJsonTest, OtherTextIsRefused) {

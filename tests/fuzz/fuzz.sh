@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 runs=${1:-100000}
 readers=("${@:2}")
-[ ${#readers[@]} -gt 0 ] || readers=(idx cifar npy csv tar image safetensors pickle torch config)
+[ ${#readers[@]} -gt 0 ] || readers=(idx cifar npy csv tar image safetensors pickle torch config manifest records tree)
 for tool in clang++-14 llvm-profdata-14 llvm-cov-14; do
   command -v $tool >/dev/null || { echo "tests/fuzz/fuzz.sh: $tool is not installed" >&2; exit 3; }
 done
@@ -20,6 +20,9 @@ sources_of() {
     safetensors) echo bellows/checkpoint/safetensors_header.cpp ;;
     pickle) echo bellows/formats/pickle_{calls,heap,machine}.cpp ;;
     torch) echo bellows/formats/{file_kind,input_bytes,torch_contents,zip_directory}.cpp ;;
+    manifest) echo bellows/checkpoint/{json_text,manifest}.cpp ;;
+    records) echo bellows/train/events/records.cpp ;;
+    tree) echo bellows/checkpoint/tree_json.cpp ;;
     config) echo bellows/train/config.cpp bellows/core/options.cpp ;;
     image) echo bellows/data/{image_codec,jpeg_codec,png_codec}.cpp ;;
     *) echo "bellows/data/$1_file.cpp" ;;
@@ -36,7 +39,8 @@ most_at_once() {
 build=build/fuzz
 mkdir -p "$build/corpus"
 flags=(-std=c++20 -I. -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fprofile-instr-generate -fcoverage-mapping)
-compiled=(bellows/core/{error,file,options,printable,text}.cpp bellows/train/config.cpp bellows/checkpoint/{digest,safetensors_header}.cpp
+compiled=(bellows/core/{error,file,options,printable,text}.cpp bellows/train/config.cpp bellows/train/events/records.cpp
+  bellows/checkpoint/{digest,json_text,manifest,safetensors_header}.cpp
   bellows/formats/*.cpp bellows/data/{byte_source,cifar_file,csv_file,idx_file,image_codec,jpeg_codec,npy_file,png_codec,tar_bytes,tar_file}.cpp)
 objects=()
 compile() {
@@ -50,16 +54,24 @@ for source in "${compiled[@]}"; do
 done
 wait
 libraries=(-ljpeg -lpng -larchive -lz)
-clang++-14 -std=c++20 -I. tests/fuzz/seeds.cpp tests/data/{image_files,support}.cpp -o "$build/seeds" -lgtest "${libraries[@]}"
+clang++-14 -std=c++20 -I. tests/fuzz/seeds.cpp bellows/train/events/records.cpp tests/data/{image_files,support}.cpp -o "$build/seeds" -lgtest "${libraries[@]}"
 "$build/seeds" "$build/corpus"
 cp -r tests/fuzz/corpus/. "$build/corpus"
 mkdir -p "$build/corpus/config"
 cp configs/*.toml "$build/corpus/config"
 
+# Trees hold tensors: their reader alone is linked with LibTorch.
+with_libtorch() {
+  local torch=(${LIBTORCH:-.venv/lib/python3*/site-packages/torch})
+  echo -DWITH_LIBTORCH -isystem "${torch[0]}/include" bellows/checkpoint/tree_json.cpp bellows/tree/tree.cpp \
+    -L"${torch[0]}/lib" "-Wl,-rpath,$(realpath "${torch[0]}/lib")" -ltorch_cpu -lc10
+}
+
 # One reader; what it printed comes at once.
 fuzz() {
-  local reader=$1 log=$build/$1.log
-  clang++-14 "${flags[@]}" -fsanitize=fuzzer "-DREADER=$reader" tests/fuzz/readers.cpp "${objects[@]}" -o "$build/$reader" "${libraries[@]}"
+  local reader=$1 log=$build/$1.log more=()
+  [ "$reader" != tree ] || read -ra more <<<"$(with_libtorch)"
+  clang++-14 "${flags[@]}" -fsanitize=fuzzer "-DREADER=$reader" tests/fuzz/readers.cpp "${objects[@]}" "${more[@]}" -o "$build/$reader" "${libraries[@]}"
   if ! LLVM_PROFILE_FILE=$build/$reader.profraw "$build/$reader" -runs="$runs" -max_total_time="${SECONDS_EACH:-0}" -seed=1 \
     -max_len=8192 -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb="$(most_at_once "$reader")" \
     -artifact_prefix="$build/$reader-" "$build/corpus/$reader" >"$log" 2>&1; then

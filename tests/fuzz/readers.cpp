@@ -1,13 +1,16 @@
 // The readers of files under libFuzzer: any bytes are read, or refused by a bellows::Error.
 // One program for each reader: compiled with -DREADER=name (tests/fuzz/fuzz.sh).
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <span>
 #include <string>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <vector>
 
+#include "bellows/checkpoint/manifest.h"
 #include "bellows/checkpoint/safetensors_header.h"
 #include "bellows/core/error.h"
 #include "bellows/data/cifar_file.h"
@@ -19,6 +22,10 @@
 #include "bellows/formats/file_kind.h"
 #include "bellows/formats/torch_contents.h"
 #include "bellows/train/config.h"
+#include "bellows/train/events/records.h"
+#ifdef WITH_LIBTORCH
+#include "bellows/checkpoint/tree_json.h"
+#endif
 
 namespace {
 
@@ -83,6 +90,22 @@ class MemoryFile {
   bellows::checkpoint::parse_header("file", header.substr(0, length), header.size() - length);
 }
 
+// The checksum fits in half of the inputs.
+[[maybe_unused]] void manifest(Bytes bytes) {
+  std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (text.size() % 2 == 0) text += bellows::checkpoint::manifest_end(text);
+  bellows::checkpoint::parse_manifest("checkpoint.json", text);
+}
+
+// Records of lines, then the bytes as they are.
+[[maybe_unused]] void records(Bytes bytes) {
+  std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const size_t line = std::min(text.find('\n'), text.size());
+  const std::string file = bellows::events::record_of(text.substr(0, line)) + text.substr(line);
+  if (bellows::events::first_records(file, 1).bytes > file.size()) std::abort();
+  bellows::events::first_records(text, 10);
+}
+
 [[maybe_unused]] void pickle(Bytes bytes) {
   const bellows::formats::InputMemory file(bytes, "file");
   bellows::formats::pickle::Heap heap("file", bytes.size() + (uint64_t{15} << 20));
@@ -107,6 +130,20 @@ class MemoryFile {
 [[maybe_unused]] void config(Bytes bytes) {
   bellows::train::Config::load(MemoryFile(bytes).path());
 }
+
+#ifdef WITH_LIBTORCH
+// What is read is written and read again.
+[[maybe_unused]] void tree(Bytes bytes) {
+  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::map<std::string, at::Tensor> none;
+  bellows::NamedTensors tensors;
+  const std::string again =
+      bellows::checkpoint::tree_to_json(bellows::checkpoint::tree_from_json(text, none), tensors);
+  bellows::NamedTensors twice;
+  const bellows::Tree read = bellows::checkpoint::tree_from_json(again, none);
+  if (bellows::checkpoint::tree_to_json(read, twice) != again) std::abort();
+}
+#endif
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <string>
 
+#include "bellows/train/events/records.h"
 #include "tests/data/image_files.h"
 #include "tests/data/support.h"
 
@@ -26,6 +27,9 @@ int main(int, char** arguments) {
             "{'descr': '<i2', 'fortran_order': False, 'shape': (2, 3), }           \n"s +
             "123456789012");
   write("csv/plain", "a,\"b\"\"\n\",c\r\n1,-2.5e3,\"3\"\n4,inf,+6\n");
+  const std::string record = bellows::events::record_of("message");
+  write("records/plain", record + record);
+  write("records/cut", "line\n" + record.substr(0, record.size() - 1));
   const std::string tar = tar_bytes({{"a/1.cls", "1"}, {"a/1.txt", "text"}, {"2.cls", "2"}});
   write("tar/plain", tar);
   write("tar/packed", gzip(tar));

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "bellows/train/events/records.h"
 #include "tests/support/process.h"
 
 namespace bellows::events {

@@ -1,6 +1,5 @@
-// TensorBoard's event files: records of protobuf messages, framed with lengths and checksums. Knows
-// nothing of tensors: LibTorch's headers carry a protobuf of their own, which must not be seen
-// beside the system's. Source: the TFRecord format's description in TensorFlow's documentation.
+// TensorBoard's event files: protobuf messages as records (records.h). Knows nothing of tensors:
+// LibTorch's headers carry a protobuf of their own, which must not be seen beside the system's.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +13,6 @@
 #include "bellows/core/file.h"
 
 namespace bellows::events {
-
-/// CRC-32C (Castagnoli) of the bytes, as RFC 3720 defines it.
-uint32_t crc32c(std::string_view bytes);
 
 struct Histogram {
   double min = 0;

@@ -1,0 +1,14 @@
+// JSON from files that may be crafted.
+#pragma once
+
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+namespace bellows::checkpoint {
+
+/// The value; a discarded one where the text is not JSON or its arrays and objects nest deeper than
+/// `deepest`: what goes over the value by recursion then cannot exhaust the stack.
+nlohmann::json parse_json(std::string_view text, int deepest);
+
+}  // namespace bellows::checkpoint
