@@ -16,6 +16,20 @@ function(bellows_module name)
   bellows_list_files(internal ${arg_INTERNAL})
 endfunction()
 
+# bellows_precompile(TARGET): takes the precompiled header of LibTorch's common headers.
+function(bellows_precompile target)
+  if(BELLOWS_PRECOMPILE)
+    if(NOT TARGET bellows_precompiled)
+      file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled.cpp CONTENT "")
+      add_library(bellows_precompiled OBJECT ${PROJECT_BINARY_DIR}/precompiled.cpp)
+      target_link_libraries(bellows_precompiled PRIVATE LibTorch::cpu)
+      target_precompile_headers(bellows_precompiled PRIVATE <algorithm> <filesystem> <functional> <map> <memory>
+                                <optional> <span> <string> <vector> <ATen/core/Tensor.h>)
+    endif()
+    target_precompile_headers(${target} REUSE_FROM bellows_precompiled)
+  endif()
+endfunction()
+
 # bellows_tests(MODULE a_test.cpp … [LIBS lib …] [LABELS l …] [TORCH_NN])
 # One test program per module, one ctest entry per test case; under a sanitizer, which makes each start slow, one
 # per program. The tests of core and launch are linked without LibTorch. With TORCH_NN, torch/nn.h is precompiled.
@@ -35,6 +49,8 @@ function(bellows_tests module)
   endif()
   if(arg_TORCH_NN)
     target_precompile_headers(${target} PRIVATE <torch/nn.h>)
+  elseif(NOT module MATCHES "^(core|launch)")
+    bellows_precompile(${target})
   endif()
   if(BELLOWS_SANITIZE)
     add_test(NAME ${module}.all COMMAND ${target})
