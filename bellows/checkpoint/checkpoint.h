@@ -22,10 +22,6 @@
 
 namespace bellows::checkpoint {
 
-/// Written as "version" in checkpoint.json. A reader refuses a newer one by name and brings older
-/// ones to today's form; later fields may be added.
-inline constexpr int64_t kVersion = 2;
-
 /// Parts by name: "optimizer", "loader", "random", "trainer", …
 using Parts = std::map<std::string, const Stateful*>;
 using MutableParts = std::map<std::string, Stateful*>;

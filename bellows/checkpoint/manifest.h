@@ -14,6 +14,9 @@
 namespace bellows::checkpoint {
 
 inline constexpr const char* kManifestName = "checkpoint.json";
+/// Written as "version" in checkpoint.json. A reader refuses a newer one by name and brings older
+/// ones to today's form; later fields may be added.
+inline constexpr int64_t kVersion = 2;
 
 /// A stretch of a tensor: what a file holds under the tensor's name, from `offset` on (one index
 /// for each dimension). Its shape is the file's.

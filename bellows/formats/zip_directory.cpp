@@ -204,7 +204,7 @@ std::string first_bytes(const InputBytes& file, const ZipEntry& entry, uint64_t 
   stream.next_out = reinterpret_cast<Bytef*>(text.data());
   stream.avail_out = static_cast<uInt>(text.size());
   const int result = inflate(&stream, Z_SYNC_FLUSH);
-  text.resize(text.size() - stream.avail_out);
+  text.erase(text.size() - stream.avail_out);
   inflateEnd(&stream);
   if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR) {
     corrupt(file, "a compressed entry is damaged");
