@@ -13,6 +13,10 @@
 
 #include "bellows/tree/tree.h"
 
+namespace c10::ivalue {
+struct Future;
+}
+
 namespace bellows::parallel {
 
 /// How values of several ranks become one. `average` is the sum divided by the number of ranks.
@@ -46,11 +50,13 @@ class AsyncCollectives;
 
 /// A handle; copies are the same group. All ranks of a group must call the same collectives in the
 /// same order, with tensors of the same shapes and types unless said otherwise: not from several
-/// threads at once. Every call has a time-out (timeout()), and ends with a RankError that names this
-/// rank, the operation and its sequence number, and the ranks that were not heard from or are
-/// elsewhere. After such an error the group is broken: each further call throws the same error at
-/// once. ValueError for what can be seen without the others (an unknown rank, a sparse or
-/// non-contiguous tensor where the operation needs a dense one), before anything is sent.
+/// threads at once. Tensors need not be contiguous. Where the back-end does not know their
+/// device, they go through the CPU's memory. Every call has a time-out (timeout()), and ends
+/// with a RankError that names this rank, the operation and its sequence number, and the ranks that
+/// were not heard from or are elsewhere. After such an error the group is broken: each further call
+/// throws the same error at once. Ranks in errors are those of the world. ValueError for what can
+/// be seen without the others (an unknown rank, a sparse tensor, a type that cannot be reduced),
+/// before anything is sent.
 class Group {
  public:
   class State;

@@ -25,12 +25,15 @@ struct Place {
 using Lookup = std::function<std::optional<std::string>(const std::string& name)>;
 
 /// Reads torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
-/// MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RESTART_COUNT); where there are none, those of srun, mpirun
-/// and a PyTorchJob. One process without any is a group of one. Throws ValueError that names the
-/// variable that is missing, is no number, or contradicts another, with its value and the command
-/// that sets it.
+/// MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RESTART_COUNT); where there are none, those of srun,
+/// mpirun and a PyTorchJob. One process without any is a group of one. Throws ValueError that names
+/// the variable that is missing, is no number, or contradicts another, with its value and the
+/// command that sets it.
 Place place_from_environment();
 /// The same for other variables than this process's.
 Place place_from(const Lookup& lookup);
+
+/// Throws EnvironmentError with both numbers where this machine has more ranks than CUDA devices.
+void check_devices(const Place& place, int64_t devices);
 
 }  // namespace bellows::parallel
