@@ -43,14 +43,16 @@ class Trainer::State : public Stateful {
   Tree state_dict() const override {
     const Progress& p = trainer_.progress_;
     Tree::Dict values(trainer_.last_values_.begin(), trainer_.last_values_.end());
-    return Tree::Dict{{"step", p.step},
-                      {"epoch", p.epoch},
-                      {"batch", p.batch},
-                      {"samples", p.samples},
-                      {"seconds", p.seconds},
-                      {"wait_seconds", p.wait_seconds},
-                      {"last_values", std::move(values)},
-                      {"metrics", trainer_.merged_.state_dict()}};
+    Tree::Dict state{{"step", p.step},
+                     {"epoch", p.epoch},
+                     {"batch", p.batch},
+                     {"samples", p.samples},
+                     {"seconds", p.seconds},
+                     {"wait_seconds", p.wait_seconds},
+                     {"last_values", std::move(values)},
+                     {"metrics", trainer_.merged_.state_dict()}};
+    if (trainer_.ddp_) state["ddp"] = trainer_.ddp_->state_dict();
+    return state;
   }
 
   void load_state_dict(const Tree& state) override {
@@ -63,6 +65,7 @@ class Trainer::State : public Stateful {
     p.wait_seconds = state.at("wait_seconds").number();
     Values values;
     for (const auto& [name, value] : state.at("last_values").dict()) values[name] = value.number();
+    if (trainer_.ddp_ && state.contains("ddp")) trainer_.ddp_->load_state_dict(state.at("ddp"));
     if (trainer_.group().rank() == 0)
       trainer_.epoch_metrics_.load_state_dict(state.at("metrics"));
     trainer_.progress_ = p;
@@ -329,7 +332,6 @@ std::map<std::string, Stateful*> Trainer::parts() {
   std::map<std::string, Stateful*> parts{
       {"optimizer", &optimizer_}, {"random", &random_}, {"trainer", state_.get()}};
   if (training_) parts["loader"] = training_;
-  if (ddp_) parts["ddp"] = ddp_.get();
   for (const auto& callback : callbacks_) {
     if (!callback->name().empty()) parts[callback->name()] = callback.get();
   }
