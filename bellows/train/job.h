@@ -37,8 +37,8 @@ struct Job {
   EarlyStoppingOptions early_stopping;
 };
 
-/// Joins the ranks that a launcher has started, as the table `parallel` says; a group of one process
-/// where there was none. Throws as parallel::init.
+/// Joins the ranks that a launcher has started, as the table `parallel` says; a group of one
+/// process where there was none. Throws as parallel::init.
 parallel::Group join_ranks(Config& config);
 
 enum class Purpose { training, evaluation };

@@ -29,8 +29,8 @@ class DataTable {
   /// Loaders made from now on have so many workers, in place of the table's.
   void set_workers(int64_t workers) { loading_.workers = workers; }
   int64_t workers() const { return loading_.workers; }
-  /// Loaders made from now on give this rank's share: in training as many samples to each, the first
-  /// ones twice where they do not come out even; in evaluation each sample once.
+  /// Loaders made from now on give this rank's share: in training as many samples to each, the
+  /// first ones twice where they do not come out even; in evaluation each sample once.
   void set_rank(int64_t rank, int64_t world_size) {
     ranks_.rank = rank;
     ranks_.world_size = world_size;

@@ -13,14 +13,14 @@
 
 namespace bellows::train {
 
-/// One question at a time, which may be answered while something else is computed. All ranks ask the
-/// same number of times.
+/// One question at a time, which may be answered while something else is computed. All ranks ask
+/// the same number of times.
 class Vote {
  public:
   struct Values {
-    int64_t samples = 0;      // of this rank's batch, then of all
-    bool stop = false;        // one wants to end the run; then, whether any does
-    bool interrupted = false; // it has had a signal; then, whether any has
+    int64_t samples = 0;       // of this rank's batch, then of all
+    bool stop = false;         // one wants to end the run; then, whether any does
+    bool interrupted = false;  // it has had a signal; then, whether any has
   };
   explicit Vote(parallel::Group group) : group_(std::move(group)) {}
   void start(const Values& own);
@@ -55,8 +55,8 @@ class RandomOfRanks : public Stateful {
 };
 
 /// Runs `work` on rank 0 and gives its result to all. Collective. What it throws is thrown on all
-/// ranks: on rank 0 as it is, elsewhere with the same text as the class of bellows::Error that leads
-/// to the same exit code.
+/// ranks: on rank 0 as it is, elsewhere with the same text as the class of bellows::Error that
+/// leads to the same exit code.
 Tree on_first_rank(const parallel::Group& group, const std::function<Tree()>& work);
 
 /// Runs `work` on every rank. Collective. Where it throws on some, all throw: those their own, the

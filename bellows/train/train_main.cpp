@@ -73,9 +73,8 @@ void announce(const Job& job, const Run& run, const parallel::Group& group) {
   const auto text =
       concat("device ", job.device.reason, ", model ", job.model_name, " with ",
              job.model->parameter_count(), " parameters, ", job.training->samples(),
-             " training samples in batches of ", job.batch_size, ranks, ", ",
-             job.optimizer->name(), " with lr ", job.optimizer->lr(0), ", run directory ",
-             run.path.string());
+             " training samples in batches of ", job.batch_size, ranks, ", ", job.optimizer->name(),
+             " with lr ", job.optimizer->lr(0), ", run directory ", run.path.string());
   if (group.rank() == 0) std::cout << text << std::endl;
   log::info(text);
 }
@@ -145,9 +144,8 @@ Outcome run_job(Job& job, const Run& run, const parallel::Group& group, const st
   const auto checkpointing = std::make_shared<Checkpointing>(job.checkpointing);
   trainer.add(checkpointing);
 
-  Summary summary{.status = "failed",
-                  .device = device_name(job.device.device),
-                  .world_size = group.size()};
+  Summary summary{
+      .status = "failed", .device = device_name(job.device.device), .world_size = group.size()};
   const auto write = [&](const std::string& status) {
     if (!first) return;
     summary.status = status;
@@ -199,9 +197,9 @@ int train_job(const Arguments& arguments, const nn::Registry& registry,
     init_for(config);
     group = join_ranks(config);
     job = make_job(config, registry, Purpose::training, group);
-    run = open_run(
-        group, arguments.run.empty() ? fs::path("runs") / job->name : fs::path(arguments.run),
-        arguments.mode);
+    run = open_run(group,
+                   arguments.run.empty() ? fs::path("runs") / job->name : fs::path(arguments.run),
+                   arguments.mode);
     resolved = config.resolved();
     log::add_file(run.path / "logs" / concat("rank-", group.rank(), ".log"));
   } catch (const std::exception& error) {

@@ -66,8 +66,7 @@ class Trainer::State : public Stateful {
     Values values;
     for (const auto& [name, value] : state.at("last_values").dict()) values[name] = value.number();
     if (trainer_.ddp_ && state.contains("ddp")) trainer_.ddp_->load_state_dict(state.at("ddp"));
-    if (trainer_.group().rank() == 0)
-      trainer_.epoch_metrics_.load_state_dict(state.at("metrics"));
+    if (trainer_.group().rank() == 0) trainer_.epoch_metrics_.load_state_dict(state.at("metrics"));
     trainer_.progress_ = p;
     trainer_.last_values_ = std::move(values);
   }
@@ -155,9 +154,7 @@ Outcome Trainer::fit(data::Loader& training, data::Loader* evaluation) {
   collect();
   notify(&Callback::on_end);
   loaded_ = true;  // a further fit() goes on from here
-  return was_interrupted ? Outcome::interrupted
-         : stopped_      ? Outcome::stopped
-                         : Outcome::completed;
+  return was_interrupted ? Outcome::interrupted : stopped_ ? Outcome::stopped : Outcome::completed;
 }
 
 Vote::Values Trainer::wishes(int64_t samples) const {

@@ -48,8 +48,8 @@ enum class Outcome { completed, stopped, interrupted };
 /// Trains one model with one optimizer. One thread; not copyable, since callbacks refer to it. With
 /// several ranks every step averages the gradients of all (parallel::DistributedDataParallel), the
 /// values that callbacks get are those of all ranks together, a signal or stop() on any ends fit()
-/// on all, and rank 0 writes checkpoints. A rank whose data have ended before the others' takes part
-/// with its last batch at weight 0.
+/// on all, and rank 0 writes checkpoints. A rank whose data have ended before the others' takes
+/// part with its last batch at weight 0.
 class Trainer {
  public:
   /// Throws ValueError for epochs < 0, log_every < 1, or a model without parameters to train. The
@@ -140,11 +140,11 @@ class Trainer {
   std::optional<data::Batch> last_batch_;  // with several ranks
   Values last_values_;
   bool loaded_ = false;
-  bool checked_ = false;  // the devices of model and batches
+  bool checked_ = false;      // the devices of model and batches
   bool stop_ = false;         // wished on this rank
   bool stopped_ = false;      // by this rank or another
   bool interrupted_ = false;  // the same
-  Progress logged_;  // as of the last on_log event
+  Progress logged_;           // as of the last on_log event
 };
 
 }  // namespace bellows::train
