@@ -128,7 +128,6 @@ TEST(RanksTest, AnyNumberOfRanksIsOneProcessOnTheJoinedBatch) {
 }
 
 TEST(RanksTest, EvaluationCountsEachSampleOnceWhereTheyDoNotComeOutEven) {
-  const Values alone = train(1, {}, {.epochs = 0}).front().values;
   const Problem problem;
   Values expected;
   for (const int64_t ranks : {1, 3}) {
