@@ -49,23 +49,21 @@ void Checkpointing::save(Trainer& trainer, const Progress& progress) {
   if (saver_ != nullptr) {
     trainer.save(options_.root, *saver_, after);
   } else {
-    const fs::path directory = trainer.save(options_.root);
-    last_ = directory;
-    after(directory);
+    last_ = trainer.save(options_.root, after);
   }
   saved_step_ = step;
   saved_epoch_ = progress.epoch;
 }
 
 // A run that goes on from an earlier checkpoint has the best of that time.
-void Checkpointing::on_start(Trainer&, const Progress&) {
+void Checkpointing::on_start(Trainer& trainer, const Progress&) {
   std::erase_if(best_, [&](const Kept& one) {
     return !fs::exists(checkpoint::directory_of(options_.root, one.step));
   });
   if (best_.empty()) return;
   const fs::path best = checkpoint::directory_of(options_.root, best_.front().step);
   std::error_code ignored;
-  if (!fs::equivalent(options_.root / "best", best, ignored)) {
+  if (trainer.group().rank() == 0 && !fs::equivalent(options_.root / "best", best, ignored)) {
     try {
       checkpoint::mark_best(options_.root, best);
     } catch (const Error& error) {  // damaged: the next best takes its place

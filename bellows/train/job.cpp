@@ -1,6 +1,8 @@
 #include "bellows/train/job.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <limits>
 
 #include <ATen/Parallel.h>
@@ -10,6 +12,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
 #include "bellows/device/seed.h"
+#include "bellows/parallel/init.h"
 #include "bellows/train/job_data.h"
 
 namespace bellows::train {
@@ -45,9 +48,39 @@ void check_model_takes(const Job& job, const Tree& example, int64_t classes) {
   }
 }
 
+/// "cuda" is the device that belongs to this rank's place on its machine.
+std::string device_of_rank(const std::string& device, const parallel::Group& group) {
+  if (group.size() == 1) return device;
+  const bool any = device == "cuda" || (device == "auto" && pick_device(device).device.is_cuda());
+  return any ? concat("cuda:", parallel::place_from_environment().local_rank) : device;
+}
+
+parallel::DdpOptions ddp_options(Options& table) {
+  parallel::DdpOptions options;
+  options.broadcast_buffers = table.get<bool>("broadcast_buffers", options.broadcast_buffers);
+  const auto mib = table.get_in<double>("bucket_cap_mb", 0, 0, 1e6);  // 0: PyTorch's
+  if (mib > 0) options.bucket_cap_mb = mib;
+  options.find_unused_parameters =
+      table.get<bool>("find_unused_parameters", options.find_unused_parameters);
+  options.gradient_as_bucket_view =
+      table.get<bool>("gradient_as_bucket_view", options.gradient_as_bucket_view);
+  options.static_graph = table.get<bool>("static_graph", options.static_graph);
+  return options;
+}
+
 }  // namespace
 
-Job make_job(Config& config, const nn::Registry& registry, Purpose purpose) {
+parallel::Group join_ranks(Config& config) {
+  auto& table = config.table("parallel");
+  parallel::InitOptions options;
+  options.backend = table.get_one_of("backend", options.backend, {"auto", "gloo", "nccl"});
+  options.timeout = std::chrono::milliseconds(
+      std::llround(1000 * table.get_in<double>("timeout", 1800, 0.001, 3e7)));
+  return parallel::init(options);
+}
+
+Job make_job(Config& config, const nn::Registry& registry, Purpose purpose,
+             const parallel::Group& group) {
   Job job;
   auto& run = config.table("run");
   job.name = run.get<std::string>("name", "run");
@@ -64,6 +97,8 @@ Job make_job(Config& config, const nn::Registry& registry, Purpose purpose) {
   const bool deterministic = run.get<bool>("deterministic", false);
 
   DataTable data(config.table("data"), seed);
+  data.set_rank(group.rank(), group.size());
+  job.ddp = ddp_options(config.table("parallel"));
   job.batch_size = data.batch_size();
 
   auto& checkpoint = config.table("checkpoint");
@@ -100,13 +135,15 @@ Job make_job(Config& config, const nn::Registry& registry, Purpose purpose) {
   job.model = std::make_unique<nn::Model>(registry.make(job.model_name, model_table));
   job.optimizer = optim::make_optimizer(config.table("optim"), job.model->named_parameters());
   config.reject_unknown();
-  job.device = pick_device(device);
+  job.device = pick_device(device_of_rank(device, group));
 
   data.load_to(job.device.device);
   job.evaluation = data.evaluation();
   check_model_takes(job, data.example(), data.classes());
   if (purpose == Purpose::evaluation) return job;
 
+  // The model is the same on all ranks; what is drawn in training is not.
+  if (group.rank() > 0) seed_everything(seed + static_cast<uint64_t>(group.rank()));
   job.training = data.training();
   if (linear) {
     if (line.total_iters == 0)

@@ -11,6 +11,8 @@
 #include "bellows/nn/registry.h"
 #include "bellows/optim/optimizer.h"
 #include "bellows/optim/schedule.h"
+#include "bellows/parallel/distributed_data_parallel.h"
+#include "bellows/parallel/group.h"
 #include "bellows/train/checkpointing.h"
 #include "bellows/train/config.h"
 #include "bellows/train/early_stopping.h"
@@ -22,17 +24,22 @@ struct Job {
   DeviceChoice device{c10::kCPU, ""};
   int64_t epochs = 0;
   int64_t log_every = 0;
-  int64_t batch_size = 0;
+  int64_t batch_size = 0;  // of each rank
   std::string model_name;
   std::unique_ptr<data::Loader> training;
   std::unique_ptr<data::Loader> evaluation;
   std::unique_ptr<nn::Model> model;
   std::unique_ptr<optim::Optimizer> optimizer;
+  parallel::DdpOptions ddp;
   CheckpointingOptions checkpointing;
   std::shared_ptr<const optim::Schedule> schedule;  // null: a constant rate
   int64_t patience = 0;                             // 0: no early stopping
   EarlyStoppingOptions early_stopping;
 };
+
+/// Joins the ranks that a launcher has started, as the table `parallel` says; a group of one
+/// process where there was none. Throws as parallel::init.
+parallel::Group join_ranks(Config& config);
 
 enum class Purpose { training, evaluation };
 
@@ -40,6 +47,9 @@ enum class Purpose { training, evaluation };
 /// on the CPU. For an evaluation the training data is not read, and `training` and `schedule` stay
 /// null. Changes nothing on disk. Throws ValueError for anything unknown or out of range,
 /// EnvironmentError for an absent device or data.
-Job make_job(Config& config, const nn::Registry& registry, Purpose purpose = Purpose::training);
+/// Each rank of `group` gets its share of the data, and generators of its own; where the device has
+/// no number, that of its place on its machine.
+Job make_job(Config& config, const nn::Registry& registry, Purpose purpose = Purpose::training,
+             const parallel::Group& group = {});
 
 }  // namespace bellows::train

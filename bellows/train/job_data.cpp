@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <system_error>
+#include <utility>
 
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
@@ -238,7 +239,9 @@ DataTable::Source DataTable::open_tar(bool training) const {
   data::TarOptions options{.fields = {"jpg;jpeg;png", "cls"},
                            .shuffle = training,
                            .shuffle_buffer = shuffle_buffer_,
-                           .seed = loading_.seed};
+                           .seed = loading_.seed,
+                           .ranks = ranks_};
+  options.ranks.uneven = training ? data::Uneven::pad : data::Uneven::keep;
   if (reduced_decode_ && !(training && has("resized-crop")))
     options.image.least_height = options.image.least_width =
         std::max(image_size_, image_size_ * 256 / 224);
@@ -342,6 +345,11 @@ std::unique_ptr<data::Loader> DataTable::load(const Source& source, bool trainin
   const int64_t size = source.dataset->size();
   std::shared_ptr<const data::Sampler> order = std::make_shared<data::SequentialSampler>(size);
   if (training) order = std::make_shared<data::RandomSampler>(size, loading_.seed);
+  if (ranks_.world_size > 1) {
+    auto ranks = ranks_;
+    ranks.uneven = training ? data::Uneven::pad : data::Uneven::keep;
+    order = std::make_shared<data::DistributedSampler>(order, ranks);
+  }
   return data::make_loader(source.dataset, order, options);
 }
 
@@ -367,7 +375,10 @@ std::unique_ptr<data::Loader> DataTable::evaluation() {
   data::LoaderOptions one = loading(false);
   one.batch_size = 1;
   one.workers = 0;
-  auto first = load(source, /*training=*/false, one)->next();
+  const auto ranks = std::exchange(ranks_, {});  // whose share may be empty
+  const Source whole = source.stream && ranks.world_size > 1 ? open(/*training=*/false) : source;
+  auto first = load(whole, /*training=*/false, one)->next();
+  ranks_ = ranks;
   if (!first) throw EnvironmentError("data: got no evaluation sample that can be read");
   example_ = std::move(first->data);
   return data::to_device(load(source, /*training=*/false, loading(false)), device_);

@@ -12,6 +12,7 @@
 
 #include "bellows/core/options.h"
 #include "bellows/data/augment.h"
+#include "bellows/data/distributed_sampler.h"
 #include "bellows/data/loader.h"
 #include "bellows/train/data_stages.h"
 
@@ -28,6 +29,12 @@ class DataTable {
   /// Loaders made from now on have so many workers, in place of the table's.
   void set_workers(int64_t workers) { loading_.workers = workers; }
   int64_t workers() const { return loading_.workers; }
+  /// Loaders made from now on give this rank's share: in training as many samples to each, the
+  /// first ones twice where they do not come out even; in evaluation each sample once.
+  void set_rank(int64_t rank, int64_t world_size) {
+    ranks_.rank = rank;
+    ranks_.world_size = world_size;
+  }
   /// Loaders made from now on add up how long each stage takes.
   void measure(Times times) { times_ = std::move(times); }
   const std::string& dataset() const { return name_; }
@@ -80,6 +87,7 @@ class DataTable {
   double mixup_ = 0, cutmix_ = 0;  // alpha; 0: off
   std::vector<double> mean_, std_;
   data::LoaderOptions loading_;
+  data::DistributedOptions ranks_;
   Times times_;  // null: not measured
   c10::Device device_{c10::kCPU};
   Tree example_;

@@ -57,6 +57,23 @@ double MeanMetrics::take_window_loss() {
   return count ? sum / static_cast<double>(count) : std::numeric_limits<double>::quiet_NaN();
 }
 
+MeanMetrics MeanMetrics::over(const parallel::Group& group) const {
+  if (group.size() == 1) return *this;
+  MeanMetrics all;
+  for (const Tree& state : group.all_gather_object(state_dict())) {
+    MeanMetrics one;
+    one.load_state_dict(state);
+    for (const auto& [name, sum] : one.sums_) {
+      all.sums_[name].first += sum.first;
+      all.sums_[name].second += sum.second;
+    }
+    all.samples_ += one.samples_;
+    all.window_.first += one.window_.first;
+    all.window_.second += one.window_.second;
+  }
+  return all;
+}
+
 void MeanMetrics::reset() {
   pending_.clear();
   sums_.clear();

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bellows/parallel/group.h"
 #include "bellows/train/step.h"
 #include "bellows/tree/stateful.h"
 
@@ -32,6 +33,8 @@ class MeanMetrics : public Stateful {
   /// nothing. Unlike the other sums, this window goes on over `reset`.
   double take_window_loss();
   int64_t samples() const { return samples_; }
+  /// What all ranks have collected together, the same on each. Collective; call `collect` first.
+  MeanMetrics over(const parallel::Group& group) const;
   /// Starts new means.
   void reset();
 

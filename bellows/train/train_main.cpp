@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 
 #include "bellows/checkpoint/checkpoint.h"
+#include "bellows/core/agent_client.h"
 #include "bellows/core/error.h"
 #include "bellows/core/exit_code.h"
 #include "bellows/core/file.h"
@@ -18,12 +19,14 @@
 #include "bellows/core/log.h"
 #include "bellows/core/text.h"
 #include "bellows/device/device.h"
+#include "bellows/parallel/group.h"
 #include "bellows/train/checkpointing.h"
 #include "bellows/train/command_line.h"
 #include "bellows/train/job.h"
 #include "bellows/train/learning_rate.h"
 #include "bellows/train/metrics_file.h"
 #include "bellows/train/progress.h"
+#include "bellows/train/ranks.h"
 #include "bellows/train/run_directory.h"
 #include "bellows/train/tensorboard.h"
 #include "bellows/train/trainer.h"
@@ -38,38 +41,63 @@ struct Arguments : ConfigArguments {
   ResumeMode mode;
 };
 
-std::string relative_checkpoint(const RunDirectory& run,
-                                const std::optional<fs::path>& checkpoint) {
-  return checkpoint ? fs::relative(*checkpoint, run.path()).string() : "";
+std::string relative_checkpoint(const fs::path& run, const std::optional<fs::path>& checkpoint) {
+  return checkpoint ? fs::relative(*checkpoint, run).string() : "";
 }
 
-void announce(const Job& job, const RunDirectory& run) {
+// The folder of a run, which rank 0 opens, and what all ranks do with it.
+struct Run {
+  std::optional<RunDirectory> opened;  // on rank 0
+  fs::path path;
+  std::vector<fs::path> candidates;  // to go on from, the best first
+};
+
+Run open_run(const parallel::Group& group, const fs::path& path, const ResumeMode& mode) {
+  Run run{.opened = {}, .path = path, .candidates = {}};
+  const Tree found = on_first_rank(group, [&] {
+    run.opened.emplace(path, mode);
+    Tree::List candidates;
+    for (const fs::path& one : run.opened->resume_candidates())
+      candidates.emplace_back(one.string());
+    return Tree(std::move(candidates));
+  });
+  for (const Tree& one : found.list()) run.candidates.emplace_back(one.string());
+  return run;
+}
+
+void announce(const Job& job, const Run& run, const parallel::Group& group) {
+  const std::string ranks =
+      group.size() == 1 ? ""
+                        : concat(" on each of ", group.size(), " ranks over ", group.backend(),
+                                 ", ", group.size() * job.batch_size, " in a step");
   const auto text =
       concat("device ", job.device.reason, ", model ", job.model_name, " with ",
              job.model->parameter_count(), " parameters, ", job.training->samples(),
-             " training samples in batches of ", job.batch_size, ", ", job.optimizer->name(),
-             " with lr ", job.optimizer->lr(0), ", run directory ", run.path().string());
-  std::cout << text << std::endl;
+             " training samples in batches of ", job.batch_size, ranks, ", ", job.optimizer->name(),
+             " with lr ", job.optimizer->lr(0), ", run directory ", run.path.string());
+  if (group.rank() == 0) std::cout << text << std::endl;
   log::info(text);
 }
 
 /// Loads the first candidate that is not damaged, and gives it; nothing for a new run. Options of
 /// the optimizer are the configuration's, not the checkpoint's.
-std::optional<fs::path> resume(Trainer& trainer, Job& job, const RunDirectory& run) {
+std::optional<fs::path> resume(Trainer& trainer, Job& job, const Run& run) {
   const Tree configured = trainer.optimizer().state_dict().at("groups");
-  for (const auto& candidate : run.resume_candidates()) {
+  for (const auto& candidate : run.candidates) {
     try {
       trainer.load(candidate, *job.training);
     } catch (const Error& error) {
-      if (candidate == run.resume_candidates().back() || !checkpoint::is_damage(error)) throw;
+      if (candidate == run.candidates.back() || !checkpoint::is_damage(error)) throw;
       log::warn(concat("skipping the checkpoint ", candidate.string(), ": ", error.what()));
       continue;
     }
     Tree state = trainer.optimizer().state_dict();
     state.dict()["groups"] = configured;
     trainer.optimizer().load_state_dict(state);
-    run.drop_checkpoints_after(trainer.progress().step);
-    std::cout << "resuming from " << candidate.string() << std::endl;
+    if (run.opened) {
+      run.opened->drop_checkpoints_after(trainer.progress().step);
+      std::cout << "resuming from " << candidate.string() << std::endl;
+    }
     return candidate;
   }
   return std::nullopt;
@@ -82,45 +110,63 @@ void tell_skipped(const data::LoaderReport& report) {
                    report.first_skipped.front().reason));
 }
 
-/// Trains and writes the summary. Errors from here on are failures while running.
-Outcome run_job(Job& job, const RunDirectory& run, const std::string& resolved, bool& resumed) {
-  Trainer trainer(*job.model, *job.optimizer, classification(),
-                  {.epochs = job.epochs, .device = job.device.device, .log_every = job.log_every});
+// What is written and shown, by rank 0.
+void add_reports(Trainer& trainer, const fs::path& run) {
   trainer.add(std::make_shared<ProgressDisplay>(
       std::cout, ProgressDisplayOptions{.terminal = isatty(STDOUT_FILENO) != 0}));
-  trainer.add(std::make_shared<MetricsFile>(run.path() / "metrics.jsonl"));
-  trainer.add(std::make_shared<TensorBoardLogger>(run.path()));
+  trainer.add(std::make_shared<MetricsFile>(run / "metrics.jsonl"));
+  trainer.add(std::make_shared<TensorBoardLogger>(run));
+}
+
+void print_result(const Summary& summary, const fs::path& run) {
+  std::cout << "checkpoint " << (run / summary.checkpoint).string() << '\n';
+  if (const auto found = summary.metrics.find("test_accuracy"); found != summary.metrics.end()) {
+    std::cout << "test accuracy " << std::fixed << std::setprecision(2) << 100 * found->second
+              << " %\n";
+  }
+  std::cout << std::flush;
+}
+
+/// Trains and writes the summary. Errors from here on are failures while running.
+Outcome run_job(Job& job, const Run& run, const parallel::Group& group, const std::string& resolved,
+                bool& resumed) {
+  Trainer trainer(*job.model, *job.optimizer, classification(),
+                  {.epochs = job.epochs,
+                   .device = job.device.device,
+                   .log_every = job.log_every,
+                   .group = group,
+                   .ddp = job.ddp});
+  const bool first = group.rank() == 0;
+  if (first) add_reports(trainer, run.path);
   if (job.schedule) trainer.add(std::make_shared<LearningRate>(*job.optimizer, job.schedule));
   if (job.patience > 0) trainer.add(std::make_shared<EarlyStopping>(job.early_stopping));
-  job.checkpointing.root = run.checkpoints();
+  job.checkpointing.root = run.path / "checkpoints";
   const auto checkpointing = std::make_shared<Checkpointing>(job.checkpointing);
   trainer.add(checkpointing);
 
-  Summary summary{.status = "failed", .device = device_name(job.device.device)};
+  Summary summary{
+      .status = "failed", .device = device_name(job.device.device), .world_size = group.size()};
   const auto write = [&](const std::string& status) {
+    if (!first) return;
     summary.status = status;
     summary.progress = trainer.progress();
     summary.metrics = trainer.last_values();
     summary.skipped_samples = job.training->report().skipped;
-    if (checkpointing->last()) summary.checkpoint = relative_checkpoint(run, checkpointing->last());
-    write_summary(run.path() / "summary.json", summary);
+    if (checkpointing->last())
+      summary.checkpoint = relative_checkpoint(run.path, checkpointing->last());
+    write_summary(run.path / "summary.json", summary);
   };
   try {
-    summary.checkpoint = relative_checkpoint(run, resume(trainer, job, run));
+    summary.checkpoint = relative_checkpoint(run.path, resume(trainer, job, run));
     resumed = true;
-    write_file_atomically(run.path() / "config.toml",
-                          resolved);  // not before the checkpoint fits it
+    // Not before the checkpoint fits it.
+    if (first) write_file_atomically(run.path / "config.toml", resolved);
     const Outcome outcome = trainer.fit(*job.training, job.evaluation.get());
     tell_skipped(job.training->report());
     write(outcome == Outcome::completed ? "completed"
           : outcome == Outcome::stopped ? "stopped"
                                         : "interrupted");
-    std::cout << "checkpoint " << (run.path() / summary.checkpoint).string() << '\n';
-    if (const auto found = summary.metrics.find("test_accuracy"); found != summary.metrics.end()) {
-      std::cout << "test accuracy " << std::fixed << std::setprecision(2) << 100 * found->second
-                << " %\n";
-    }
-    std::cout << std::flush;
+    if (first) print_result(summary, run.path);
     return outcome;
   } catch (const std::exception& error) {
     log::debug(error.what());
@@ -133,35 +179,45 @@ Outcome run_job(Job& job, const RunDirectory& run, const std::string& resolved, 
   }
 }
 
+/// As report(), and to the launcher.
+int fail(const std::string& program, const std::exception& error, ExitCode code) {
+  agent::exception(message_of(error));
+  return report(program, error, code);
+}
+
 int train_job(const Arguments& arguments, const nn::Registry& registry,
               const std::string& program) {
   std::optional<Job> job;
-  std::optional<RunDirectory> run;
+  Run run;
+  parallel::Group group;
   std::string resolved;
   bool resumed = false;  // or nothing was there to go on from
   try {
     Config config = read_config(arguments);
     init_for(config);
-    job = make_job(config, registry);
-    run.emplace(arguments.run.empty() ? fs::path("runs") / job->name : fs::path(arguments.run),
-                arguments.mode);
+    group = join_ranks(config);
+    job = make_job(config, registry, Purpose::training, group);
+    run = open_run(group,
+                   arguments.run.empty() ? fs::path("runs") / job->name : fs::path(arguments.run),
+                   arguments.mode);
     resolved = config.resolved();
-    log::add_file(run->path() / "logs" / "rank-0.log");
+    log::add_file(run.path / "logs" / concat("rank-", group.rank(), ".log"));
   } catch (const std::exception& error) {
-    return report(program, error, exit_code(error));
+    return fail(program, error, exit_code(error));
   }
   try {
-    announce(*job, *run);
-    const Outcome outcome = run_job(*job, *run, resolved, resumed);
+    announce(*job, run, group);
+    const Outcome outcome = run_job(*job, run, group, resolved, resumed);
+    group.close();
     return static_cast<int>(outcome == Outcome::interrupted ? ExitCode::interrupted
                                                             : ExitCode::done);
   } catch (const ValueError& error) {  // a checkpoint that does not fit the configuration
-    return report(program, error, ExitCode::usage);
+    return fail(program, error, ExitCode::usage);
   } catch (const std::exception& error) {
     log::info("failed: " + message_of(error));  // to the log file; report() tells the user
     // A file that cannot be written any more is a failure of the run; damaged data are not.
     const bool file = dynamic_cast<const FileError*>(&error) != nullptr;
-    return report(program, error, resumed && file ? ExitCode::failed : exit_code(error));
+    return fail(program, error, resumed && file ? ExitCode::failed : exit_code(error));
   }
 }
 

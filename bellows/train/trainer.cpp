@@ -6,6 +6,7 @@
 
 #include "bellows/checkpoint/async_saver.h"
 #include "bellows/checkpoint/checkpoint.h"
+#include "bellows/core/agent_client.h"
 #include "bellows/core/clock.h"
 #include "bellows/core/error.h"
 #include "bellows/core/interrupt.h"
@@ -42,14 +43,16 @@ class Trainer::State : public Stateful {
   Tree state_dict() const override {
     const Progress& p = trainer_.progress_;
     Tree::Dict values(trainer_.last_values_.begin(), trainer_.last_values_.end());
-    return Tree::Dict{{"step", p.step},
-                      {"epoch", p.epoch},
-                      {"batch", p.batch},
-                      {"samples", p.samples},
-                      {"seconds", p.seconds},
-                      {"wait_seconds", p.wait_seconds},
-                      {"last_values", std::move(values)},
-                      {"metrics", trainer_.epoch_metrics_.state_dict()}};
+    Tree::Dict state{{"step", p.step},
+                     {"epoch", p.epoch},
+                     {"batch", p.batch},
+                     {"samples", p.samples},
+                     {"seconds", p.seconds},
+                     {"wait_seconds", p.wait_seconds},
+                     {"last_values", std::move(values)},
+                     {"metrics", trainer_.merged_.state_dict()}};
+    if (trainer_.ddp_) state["ddp"] = trainer_.ddp_->state_dict();
+    return state;
   }
 
   void load_state_dict(const Tree& state) override {
@@ -62,7 +65,8 @@ class Trainer::State : public Stateful {
     p.wait_seconds = state.at("wait_seconds").number();
     Values values;
     for (const auto& [name, value] : state.at("last_values").dict()) values[name] = value.number();
-    trainer_.epoch_metrics_.load_state_dict(state.at("metrics"));
+    if (trainer_.ddp_ && state.contains("ddp")) trainer_.ddp_->load_state_dict(state.at("ddp"));
+    if (trainer_.group().rank() == 0) trainer_.epoch_metrics_.load_state_dict(state.at("metrics"));
     trainer_.progress_ = p;
     trainer_.last_values_ = std::move(values);
   }
@@ -76,7 +80,10 @@ Trainer::Trainer(nn::Model model, optim::Optimizer& optimizer, StepFunction step
     : model_(std::move(model)),
       optimizer_(optimizer),
       step_(std::move(step)),
-      options_(options),
+      options_(std::move(options)),
+      training_model_(model_),
+      random_(options_.group),
+      vote_(options_.group),
       state_(std::make_shared<State>(*this)) {
   if (options_.epochs < 0)
     throw ValueError(concat("epochs must be 0 or more, got ", options_.epochs));
@@ -89,7 +96,12 @@ Trainer::Trainer(nn::Model model, optim::Optimizer& optimizer, StepFunction step
                    [](const auto& entry) { return entry.second.requires_grad(); })) {
     throw ValueError("the model has no parameter that requires a gradient: nothing to train");
   }
-  with_memory_context([&] { model_.to(options_.device); });
+  with_memory_context([&] {
+    model_.to(options_.device);
+    if (group().size() == 1) return;
+    ddp_ = std::make_unique<parallel::DdpCore>(model_, group(), options_.ddp);
+    training_model_ = ddp_->model();
+  });
   progress_.epochs = options_.epochs;
 }
 
@@ -123,59 +135,99 @@ Outcome Trainer::fit(data::Loader& training, data::Loader* evaluation) {
   progress_.batches = training.batches();
   if (!loaded_) training.start(progress_.epoch, progress_.batch);
   logged_ = progress_;
-  stop_ = false;
+  stop_ = checked_ = false;
   model_.train();
   notify(&Callback::on_start);
-  bool checked = false;
-  while (progress_.epoch < options_.epochs && !stop_ && !interrupted()) {
+  agree();
+  while (progress_.epoch < options_.epochs && !stopped_ && !interrupted_) {
     const auto start = monotonic_clock().now();
-    auto batch = next_batch();
-    if (!batch) {
-      if (!end_epoch(evaluation)) break;
-      continue;
+    if (step_of_all()) {
+      progress_.seconds += seconds_since(start);
+      if (progress_.step % options_.log_every == 0) log();
+      notify(&Callback::on_step);
+      if (group().size() == 1) agree();  // several have done so
+    } else if (end_epoch(evaluation)) {
+      agree();
     }
-    with_memory_context([&] {
-      batch->data = to(batch->data, options_.device, /*non_blocking=*/true);
-      if (!checked) {
-        check_devices(options_.device, model_.named_parameters(), model_.named_buffers(),
-                      batch->data);
-        checked = true;
-      }
-      train_step(*batch);
-    });
-    progress_.seconds += seconds_since(start);
-    if (progress_.step % options_.log_every == 0) log();
-    notify(&Callback::on_step);
   }
-  const bool was_interrupted = interrupted() && progress_.epoch < options_.epochs;
+  const bool was_interrupted = interrupted_ && progress_.epoch < options_.epochs;
   collect();
   notify(&Callback::on_end);
   loaded_ = true;  // a further fit() goes on from here
-  return was_interrupted ? Outcome::interrupted : stop_ ? Outcome::stopped : Outcome::completed;
+  return was_interrupted ? Outcome::interrupted : stopped_ ? Outcome::stopped : Outcome::completed;
+}
+
+Vote::Values Trainer::wishes(int64_t samples) const {
+  return {.samples = samples, .stop = stop_, .interrupted = interrupted() != 0};
+}
+
+void Trainer::heed(const Vote::Values& all) {
+  stopped_ = all.stop;
+  interrupted_ = all.interrupted;
 }
 
 std::optional<data::Batch> Trainer::next_batch() {
   const auto start = monotonic_clock().now();
   std::optional<data::Batch> batch;
+  agent::phase("load", progress_.step);
   with_memory_context([&] { batch = training_->next(); });
   progress_.wait_seconds += seconds_since(start);
   return batch;
 }
 
-void Trainer::train_step(const data::Batch& batch) {
+bool Trainer::step_of_all() {
+  auto batch = next_batch();
+  const bool ended = !batch, alone = group().size() == 1;
+  if (alone && ended) return false;
+  if (!alone) vote_.start(wishes(ended ? 0 : batch->samples));
+  int64_t samples = ended ? 0 : batch->samples;
+  if (ended) {
+    const Vote::Values all = vote_.wait();
+    if (all.samples == 0) return false;
+    heed(all);
+    samples = all.samples;
+    batch = last_batch_;
+    if (!batch) {
+      throw ValueError(concat("rank ", group().rank(),
+                              " had no batch of training data, while others had some; give each "
+                              "rank at least one"));
+    }
+  }
+  with_memory_context([&] {
+    if (!ended) batch->data = to(batch->data, options_.device, /*non_blocking=*/true);
+    if (!checked_) {
+      check_devices(options_.device, model_.named_parameters(), model_.named_buffers(),
+                    batch->data);
+      checked_ = true;
+    }
+    train_step(*batch, ended ? 0 : 1);
+  });
+  if (!alone && !ended) {
+    const Vote::Values all = vote_.wait();
+    heed(all);
+    samples = all.samples;
+    last_batch_ = std::move(batch);
+  }
+  ++progress_.step;
+  ++progress_.batch;
+  progress_.samples += samples;
+  return true;
+}
+
+void Trainer::train_step(const data::Batch& batch, double weight) {
   optimizer_.zero_grad();
-  const StepOutput output = step_(model_, batch.data);
+  agent::phase("forward", progress_.step);
+  const StepOutput output = step_(training_model_, batch.data);
   check_loss(output.loss);
-  output.loss.backward();
-  epoch_metrics_.add(output, batch.samples, progress_.step + 1);
+  agent::phase("backward", progress_.step);
+  (weight == 1 ? output.loss : output.loss * weight).backward();
+  if (weight > 0) epoch_metrics_.add(output, batch.samples, progress_.step + 1);
   if (epoch_metrics_.pending() == 0 ||
       epoch_metrics_.pending() >= static_cast<size_t>(options_.log_every)) {
     collect();  // before the update: on the CPU a bad loss never reaches the weights
   }
+  agent::phase("update", progress_.step);
   optimizer_.step();
-  ++progress_.step;
-  ++progress_.batch;
-  progress_.samples += batch.samples;
 }
 
 void Trainer::collect() {
@@ -208,10 +260,12 @@ void Trainer::fail_non_finite(int64_t step) const {
 
 void Trainer::log() {
   collect();
+  MeanMetrics window = epoch_metrics_.over(group());
+  epoch_metrics_.take_window_loss();
   const double seconds = progress_.seconds - logged_.seconds;
   const double samples = static_cast<double>(progress_.samples - logged_.samples);
   const Values values{
-      {"train_loss", epoch_metrics_.take_window_loss()},
+      {"train_loss", window.take_window_loss()},
       {"lr", optimizer_.lr(0)},
       {"samples_per_second", seconds > 0 ? samples / seconds : 0},
       {"data_wait_share",
@@ -230,7 +284,8 @@ bool Trainer::end_epoch(data::Loader* evaluation) {
   }
   collect();
   Values values;
-  for (const auto& [name, value] : epoch_metrics_.means()) values["train_" + name] = value;
+  for (const auto& [name, value] : epoch_metrics_.over(group()).means())
+    values["train_" + name] = value;
   if (evaluation) {
     const auto results = evaluate(*evaluation);
     if (!results) return false;
@@ -249,6 +304,7 @@ std::optional<Values> Trainer::evaluate(data::Loader& loader) {
   at::NoGradGuard no_grad;
   const bool was_training = model_.is_training();
   model_.eval();
+  agent::phase("evaluate", progress_.step);
   MeanMetrics metrics;
   loader.start(0);
   const int64_t batches = loader.batches();
@@ -261,9 +317,12 @@ std::optional<Values> Trainer::evaluate(data::Loader& loader) {
     notify(&Callback::on_evaluation_batch, loader.position(), batches);
   }
   model_.train(was_training);
-  if (interrupted()) return std::nullopt;
   metrics.collect();
-  return metrics.means();
+  if (vote_.of_all(wishes()).interrupted) {
+    interrupted_ = true;
+    return std::nullopt;
+  }
+  return metrics.over(group()).means();
 }
 
 std::map<std::string, Stateful*> Trainer::parts() {
@@ -278,25 +337,38 @@ std::map<std::string, Stateful*> Trainer::parts() {
 
 std::map<std::string, const Stateful*> Trainer::parts_to_save() {
   collect();
+  agent::phase("save", progress_.step);
   notify(&Callback::on_checkpoint);
+  random_.gather();
+  merged_ = epoch_metrics_.over(group());
   const auto all = parts();
   return {all.begin(), all.end()};
 }
 
-std::filesystem::path Trainer::save(const std::filesystem::path& root) {
+std::filesystem::path Trainer::save(
+    const std::filesystem::path& root,
+    const std::function<void(const std::filesystem::path&)>& after) {
   const auto all = parts_to_save();
-  return checkpoint::save(root, progress_.step, model_, all);
+  const Tree directory = on_first_rank(group(), [&] {
+    const std::filesystem::path saved = checkpoint::save(root, progress_.step, model_, all);
+    if (after) after(saved);
+    return Tree(saved.string());
+  });
+  return directory.string();
 }
 
 void Trainer::save(const std::filesystem::path& root, checkpoint::AsyncSaver& saver,
                    std::function<void(const std::filesystem::path&)> after) {
   const auto all = parts_to_save();
-  saver.save(root, progress_.step, model_, all, std::move(after));
+  on_first_rank(group(), [&] {
+    saver.save(root, progress_.step, model_, all, std::move(after));
+    return Tree();
+  });
 }
 
 void Trainer::load(const std::filesystem::path& checkpoint, data::Loader& training) {
   training_ = &training;
-  checkpoint::load(checkpoint, model_, parts());
+  on_all_ranks(group(), [&] { checkpoint::load(checkpoint, model_, parts()); });
   loaded_ = true;
 }
 

@@ -11,11 +11,13 @@
 #include <c10/core/Device.h>
 
 #include "bellows/data/loader.h"
-#include "bellows/device/seed.h"
 #include "bellows/nn/model.h"
 #include "bellows/optim/optimizer.h"
+#include "bellows/parallel/distributed_data_parallel.h"
+#include "bellows/parallel/group.h"
 #include "bellows/train/callback.h"
 #include "bellows/train/metrics.h"
+#include "bellows/train/ranks.h"
 #include "bellows/train/step.h"
 
 namespace bellows::checkpoint {
@@ -32,12 +34,22 @@ struct TrainerOptions {
   /// Steps between on_log events. On devices other than the CPU, also how often losses are read and
   /// checked.
   int64_t log_every = 50;
+  /// The ranks that train this model together, each on its own share of the data: its loaders give
+  /// that. All construct the trainer, add callbacks that do the same on every rank, and call its
+  /// members, in the same order.
+  parallel::Group group = {};
+  /// How gradients are averaged over them.
+  parallel::DdpOptions ddp = {};
 };
 
 /// How fit() ended.
 enum class Outcome { completed, stopped, interrupted };
 
-/// Trains one model with one optimizer. One thread; not copyable, since callbacks refer to it.
+/// Trains one model with one optimizer. One thread; not copyable, since callbacks refer to it. With
+/// several ranks every step averages the gradients of all (parallel::DistributedDataParallel), the
+/// values that callbacks get are those of all ranks together, a signal or stop() on any ends fit()
+/// on all, and rank 0 writes checkpoints. A rank whose data have ended before the others' takes
+/// part with its last batch at weight 0.
 class Trainer {
  public:
   /// Throws ValueError for epochs < 0, log_every < 1, or a model without parameters to train. The
@@ -60,18 +72,22 @@ class Trainer {
   /// restored. Nothing when a signal came in between.
   std::optional<Values> evaluate(data::Loader& loader);
 
-  /// Ends fit() after the step at hand.
+  /// Ends fit() after the step at hand; with several ranks, where one is enough to call it, after
+  /// the next.
   void stop() { stop_ = true; }
 
-  /// Writes a checkpoint of everything under `root` (checkpoint/checkpoint.h) and returns its
-  /// directory. Only from callbacks or after fit().
-  std::filesystem::path save(const std::filesystem::path& root);
+  /// Writes a checkpoint of everything under `root` (checkpoint/checkpoint.h), calls `after`, and
+  /// returns its directory; with several ranks, rank 0 does. Only from callbacks or after fit().
+  std::filesystem::path save(
+      const std::filesystem::path& root,
+      const std::function<void(const std::filesystem::path& directory)>& after = {});
   /// The same behind the caller's back (checkpoint/async_saver.h): returns once the state has been
   /// copied.
   void save(const std::filesystem::path& root, checkpoint::AsyncSaver& saver,
             std::function<void(const std::filesystem::path& directory)> after = {});
   /// Restores everything, the training loader's position included; call it before fit() with that
-  /// loader, and after all callbacks have been added. Throws as checkpoint::load.
+  /// loader, and after all callbacks have been added. Throws as checkpoint::load. Another number of
+  /// ranks may have saved it.
   void load(const std::filesystem::path& checkpoint, data::Loader& training);
 
   const Progress& progress() const { return progress_; }
@@ -80,6 +96,7 @@ class Trainer {
   const nn::Model& model() const { return model_; }
   optim::Optimizer& optimizer() { return optimizer_; }
   const TrainerOptions& options() const { return options_; }
+  const parallel::Group& group() const { return options_.group; }
 
  private:
   /// The trainer's own numbers, as one part of a checkpoint.
@@ -89,7 +106,12 @@ class Trainer {
   template <class Fn>
   void with_memory_context(Fn fn) const;
   std::optional<data::Batch> next_batch();
-  void train_step(const data::Batch& batch);
+  /// A step of all ranks, or nothing where the epoch is over for all. False: the latter.
+  bool step_of_all();
+  void train_step(const data::Batch& batch, double weight);
+  Vote::Values wishes(int64_t samples = 0) const;
+  void heed(const Vote::Values& all);
+  void agree() { heed(group().size() == 1 ? wishes() : vote_.of_all(wishes())); }
   void collect();
   void log();
   /// False when a signal came during the evaluation: the epoch is then not over.
@@ -105,16 +127,24 @@ class Trainer {
   optim::Optimizer& optimizer_;
   StepFunction step_;
   TrainerOptions options_;
+  std::unique_ptr<parallel::DdpCore> ddp_;  // null: one rank
+  nn::Model training_model_;                // model_, or a forward through ddp_
   std::vector<std::shared_ptr<Callback>> callbacks_;
   Progress progress_;
-  MeanMetrics epoch_metrics_;
-  RandomState random_;
+  MeanMetrics epoch_metrics_;  // of this rank
+  MeanMetrics merged_;         // of all, for a checkpoint
+  RandomOfRanks random_;
+  Vote vote_;
   std::shared_ptr<State> state_;
   data::Loader* training_ = nullptr;
+  std::optional<data::Batch> last_batch_;  // with several ranks
   Values last_values_;
   bool loaded_ = false;
-  bool stop_ = false;
-  Progress logged_;  // as of the last on_log event
+  bool checked_ = false;      // the devices of model and batches
+  bool stop_ = false;         // wished on this rank
+  bool stopped_ = false;      // by this rank or another
+  bool interrupted_ = false;  // the same
+  Progress logged_;           // as of the last on_log event
 };
 
 }  // namespace bellows::train
