@@ -47,15 +47,15 @@ std::string relative_checkpoint(const fs::path& run, const std::optional<fs::pat
 
 // The folder of a run, which rank 0 opens, and what all ranks do with it.
 struct Run {
-  std::optional<RunDirectory> opened;  // on rank 0
+  std::unique_ptr<RunDirectory> opened;  // on rank 0
   fs::path path;
   std::vector<fs::path> candidates;  // to go on from, the best first
 };
 
 Run open_run(const parallel::Group& group, const fs::path& path, const ResumeMode& mode) {
-  Run run{.opened = {}, .path = path, .candidates = {}};
+  Run run{.opened = nullptr, .path = path, .candidates = {}};
   const Tree found = on_first_rank(group, [&] {
-    run.opened.emplace(path, mode);
+    run.opened = std::make_unique<RunDirectory>(path, mode);
     Tree::List candidates;
     for (const fs::path& one : run.opened->resume_candidates())
       candidates.emplace_back(one.string());

@@ -220,7 +220,7 @@ void Trainer::train_step(const data::Batch& batch, double weight) {
   const StepOutput output = step_(training_model_, batch.data);
   check_loss(output.loss);
   agent::phase("backward", progress_.step);
-  (weight == 1 ? output.loss : output.loss * weight).backward();
+  (weight == 1 ? output.loss : output.loss.mul(weight)).backward();
   if (weight > 0) epoch_metrics_.add(output, batch.samples, progress_.step + 1);
   if (epoch_metrics_.pending() == 0 ||
       epoch_metrics_.pending() >= static_cast<size_t>(options_.log_every)) {
