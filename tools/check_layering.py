@@ -91,9 +91,14 @@ def heavy_public(sources: Sources):
                 yield f"{name}: includes {include}; a public header takes c10/ and ATen/core/ at most"
 
 
+def is_heavy(sources: Sources, name: str) -> bool:
+    """Whether it takes more of LibTorch than c10/ and ATen/core/, itself or through a header of ours."""
+    return any(is_heavy(sources, include) if include in sources.includes else
+               LIBTORCH.match(include) and not LIGHT_LIBTORCH.match(include) for include in sources.includes[name])
+
+
 def cheap_headers(sources: Sources):
-    return [name for name in sources.public_headers()
-            if not any(LIBTORCH.match(i) and not LIGHT_LIBTORCH.match(i) for i in sources.includes[name])]
+    return [name for name in sources.public_headers() if not is_heavy(sources, name)]
 
 
 def umbrella(sources: Sources):

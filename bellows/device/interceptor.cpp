@@ -14,14 +14,14 @@ constexpr c10::DispatchKey kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 // A slot that LibTorch carries, with the key, into the threads of a backward; nothing else uses it.
 const auto kSlot = c10::DebugInfoKind::TEST_INFO_2;
 
-// The visitors in force, outermost first.
+// The handlers in force, outermost first.
 struct Visitors : c10::DebugInfoBase {
   const Visitors* outer = nullptr;  // kept alive by the slot's own chain
-  OperatorVisitor visitor;
+  OperatorHandler handler;
 
-  void visit(const OperatorCall& call) const {
-    if (outer) outer->visit(call);
-    visitor(call);
+  // Whether one of them took the operator's place.
+  bool visit(const OperatorCall& call, torch::jit::Stack& stack) const {
+    return (outer && outer->visit(call, stack)) || handler(call, stack);
   }
 };
 
@@ -63,7 +63,8 @@ class Call : public OperatorCall {
 
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard off(kKey);
-  if (const auto* visitors = visitors_in_force()) visitors->visit(Call(op, *stack));
+  const auto* visitors = visitors_in_force();
+  if (visitors && visitors->visit(Call(op, *stack), *stack)) return;
   op.callBoxed(stack);
 }
 
@@ -79,9 +80,16 @@ struct InterceptGuard::State {
   c10::impl::IncludeDispatchKeyGuard on;
 };
 
-InterceptGuard::InterceptGuard(OperatorVisitor visitor) {
+InterceptGuard::InterceptGuard(OperatorVisitor visitor)
+    : InterceptGuard(OperatorHandler(
+          [visitor = std::move(visitor)](const OperatorCall& call, torch::jit::Stack&) {
+            visitor(call);
+            return false;
+          })) {}
+
+InterceptGuard::InterceptGuard(OperatorHandler handler) {
   auto visitors = std::make_shared<Visitors>();
-  visitors->visitor = std::move(visitor);
+  visitors->handler = std::move(handler);
   visitors->outer = visitors_in_force();
   state_ = std::make_unique<State>(std::move(visitors));
 }

@@ -7,8 +7,13 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
+
+namespace c10 {
+struct IValue;
+}
 
 namespace bellows {
 
@@ -29,15 +34,22 @@ class OperatorCall {
 
 using OperatorVisitor = std::function<void(const OperatorCall&)>;
 
+/// A visitor that can take the operator's place: it gives true where it did, and has then replaced
+/// the arguments, the last values of `stack`, by the operator's results. It may use autograd.
+using OperatorHandler =
+    std::function<bool(const OperatorCall& call, std::vector<c10::IValue>& stack)>;
+
 /// While alive, calls `visitor` before every operator this thread runs at top level (what an
 /// operator is made of is not seen: a linear layer is one call), and those of a backward started
 /// meanwhile, also where autograd runs it in another thread; `visitor` must then be safe to call
 /// from there. Operators that the visitor itself runs are not seen. What it throws leaves through
-/// the operator, which has then not run. Guards nest, the outer one is called first; they end in
-/// reverse order, on the thread that made them.
+/// the operator, which has then not run. Guards nest, the outer one is called first (where a
+/// handler takes the operator's place, inner ones are not called); they end in reverse order, on
+/// the thread that made them.
 class InterceptGuard {
  public:
   explicit InterceptGuard(OperatorVisitor visitor);
+  explicit InterceptGuard(OperatorHandler handler);
   ~InterceptGuard();
   InterceptGuard(const InterceptGuard&) = delete;
   InterceptGuard& operator=(const InterceptGuard&) = delete;

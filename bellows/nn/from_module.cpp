@@ -68,6 +68,12 @@ void ModuleModel::to(c10::Device device) {
   move_in_place(named_buffers(), device);
 }
 
+Tree UncallableModule::forward(const Tree&) {
+  throw ValueError(
+      "The module's forward takes other values than tensors: it can only be called as itself, not "
+      "through a bellows::nn::Model. A forward(const bellows::Tree&) would allow that.");
+}
+
 const at::Tensor& argument(std::span<const Tree> arguments, size_t index) {
   const Tree& value = arguments[index];
   if (!value.is_tensor())

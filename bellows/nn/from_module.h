@@ -145,6 +145,27 @@ class ModuleModelOf final : public ModuleModel {
   M& module_;  // the base owns it
 };
 
+/// The names and tensors of a module whose forward takes other than tensors; it cannot be called.
+class UncallableModule final : public ModuleModel {
+ public:
+  using ModuleModel::ModuleModel;
+  Tree forward(const Tree& input) override;
+};
+
+template <class M, size_t... Before>
+constexpr bool takes_some_tensors(std::index_sequence<Before...>) {
+  return (kTakes<M, Before + 1> || ...);
+}
+
+/// As from_module, for a module with any forward.
+template <class M>
+Model any_module(std::shared_ptr<M> module) {
+  if constexpr (TakesTree<M> || takes_some_tensors<M>(std::make_index_sequence<kMostArguments>()))
+    return Model(std::make_shared<ModuleModelOf<M>>(std::move(module)));
+  else
+    return Model(std::make_shared<UncallableModule>(std::move(module)));
+}
+
 }  // namespace detail
 
 /// The module as a model; it is shared, not copied. Its forward takes 1 to 8 tensors (a list input
