@@ -8,7 +8,6 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
-#include "bellows/device/device.h"
 #include "bellows/parallel/flat.h"
 #include "bellows/parallel/state.h"
 
@@ -24,19 +23,15 @@ void check_rank(const Group::State& group, int64_t rank, const char* what) {
                           "\" has ranks 0 to ", group.size() - 1));
 }
 
-void check_tensor(const Group::State& group, const at::Tensor& tensor, const char* operation) {
-  check_dense(tensor, operation);
-  if (!group.transport()->takes(tensor.device())) {
-    throw ValueError(concat(operation, ": got a tensor on ", device_name(tensor.device()),
-                            ", which the back-end ", group.backend,
-                            " does not take; move it to the CPU"));
-  }
+/// Whether the back-end takes only copies of it on the CPU.
+bool on_host(const Group::State& group, const at::Tensor& tensor) {
+  return !group.transport()->takes(tensor.device());
 }
 
 /// `list`: one a rank on `root`, none elsewhere. Each like `tensor`.
 void check_list(const Group::State& group, const Tensors& list, const at::Tensor& tensor,
                 const char* operation, std::optional<int64_t> root = {}) {
-  check_tensor(group, tensor, operation);
+  check_dense(tensor, operation);
   const int64_t expected = !root || *root == group.rank ? group.size() : 0;
   if (static_cast<int64_t>(list.size()) != expected) {
     throw ValueError(concat(operation, ": got a list of ", list.size(), " tensors, expected ",
@@ -48,9 +43,11 @@ void check_list(const Group::State& group, const Tensors& list, const at::Tensor
   }
 }
 
-std::vector<Flat> flats_of(const Tensors& tensors, bool for_output) {
+std::vector<Flat> flats_of(const Group::State& group, const Tensors& tensors, bool for_output) {
   std::vector<Flat> flats;
-  for (const auto& tensor : tensors) flats.push_back(Flat::of(tensor, for_output));
+  for (const auto& tensor : tensors) {
+    flats.push_back(Flat::of(tensor, for_output, on_host(group, tensor)));
+  }
   return flats;
 }
 
@@ -91,8 +88,8 @@ Tensors parts_of(const at::Tensor& flat, int64_t count) {
 
 void check_parts(const Group::State& group, const at::Tensor& whole, const at::Tensor& part,
                  const char* operation) {
-  check_tensor(group, whole, operation);
-  check_tensor(group, part, operation);
+  check_dense(whole, operation);
+  check_dense(part, operation);
   if (whole.numel() == part.numel() * group.size() && whole.scalar_type() == part.scalar_type()) {
     return;
   }
@@ -105,7 +102,7 @@ void check_parts(const Group::State& group, const at::Tensor& whole, const at::T
 /// same.
 Work reduce_parts(Group::State& group, Call call, const at::Tensor& output, const at::Tensor& whole,
                   ReduceOp op) {
-  const auto input = std::make_shared<Flat>(Flat::of(whole));
+  const auto input = std::make_shared<Flat>(Flat::of(whole, false, on_host(group, whole)));
   const at::Tensor received = at::empty_like(input->memory);
   const std::vector<int64_t> splits(static_cast<size_t>(group.size()),
                                     input->bytes().numel() / group.size());
@@ -164,8 +161,9 @@ int64_t row_bytes(const at::Tensor& tensor) {
 
 Work AsyncCollectives::broadcast(const at::Tensor& tensor, int64_t src) const {
   check_rank(*group_, src, "broadcast");
-  check_tensor(*group_, tensor, "broadcast");
-  const auto flat = std::make_shared<Flat>(Flat::of(tensor, src != group_->rank));
+  check_dense(tensor, "broadcast");
+  const auto flat =
+      std::make_shared<Flat>(Flat::of(tensor, src != group_->rank, on_host(*group_, tensor)));
   return group_->begin(
       rooted(call_of("broadcast", tensor), "from", src), {tensor},
       [&](Transport& transport, Done done) {
@@ -176,8 +174,9 @@ Work AsyncCollectives::broadcast(const at::Tensor& tensor, int64_t src) const {
 }
 
 Work AsyncCollectives::all_reduce(const at::Tensor& tensor, ReduceOp op) const {
-  check_tensor(*group_, tensor, "all_reduce");
-  const auto data = std::make_shared<Reducible>(Reducible::of(tensor, op));
+  check_dense(tensor, "all_reduce");
+  const auto data =
+      std::make_shared<Reducible>(Reducible::of(tensor, op, on_host(*group_, tensor)));
   return group_->begin(
       call_of("all_reduce", op, tensor), {tensor},
       [&](Transport& transport, Done done) {
@@ -192,7 +191,7 @@ Work AsyncCollectives::all_reduce_coalesced(const Tensors& tensors, ReduceOp op)
   Tensors flats;
   std::vector<std::string> shapes;
   for (const auto& tensor : tensors) {
-    check_tensor(*group_, tensor, "all_reduce_coalesced");
+    check_dense(tensor, "all_reduce_coalesced");
     if (tensor.scalar_type() != tensors.front().scalar_type()) {
       throw ValueError(concat("all_reduce_coalesced: got ", type_and_shape(tensors.front()),
                               " and ", type_and_shape(tensor), ", expected tensors of one type"));
@@ -201,7 +200,7 @@ Work AsyncCollectives::all_reduce_coalesced(const Tensors& tensors, ReduceOp op)
     shapes.push_back(type_and_shape(tensor));
   }
   const at::Tensor whole = at::cat(flats);
-  const auto data = std::make_shared<Reducible>(Reducible::of(whole, op));
+  const auto data = std::make_shared<Reducible>(Reducible::of(whole, op, on_host(*group_, whole)));
   return group_->begin(
       call_of("all_reduce_coalesced", concat(op_name(op), " ", join(shapes))), tensors,
       [&](Transport& transport, Done done) {
@@ -220,8 +219,9 @@ Work AsyncCollectives::all_reduce_coalesced(const Tensors& tensors, ReduceOp op)
 
 Work AsyncCollectives::reduce(const at::Tensor& tensor, int64_t dst, ReduceOp op) const {
   check_rank(*group_, dst, "reduce");
-  check_tensor(*group_, tensor, "reduce");
-  const auto data = std::make_shared<Reducible>(Reducible::of(tensor, op));
+  check_dense(tensor, "reduce");
+  const auto data =
+      std::make_shared<Reducible>(Reducible::of(tensor, op, on_host(*group_, tensor)));
   return group_->begin(
       rooted(call_of("reduce", op, tensor), "to", dst), {tensor},
       [&](Transport& transport, Done done) {
@@ -233,8 +233,8 @@ Work AsyncCollectives::reduce(const at::Tensor& tensor, int64_t dst, ReduceOp op
 
 Work AsyncCollectives::all_gather(const Tensors& outputs, const at::Tensor& input) const {
   check_list(*group_, outputs, input, "all_gather");
-  const auto to = std::make_shared<std::vector<Flat>>(flats_of(outputs, true));
-  const auto from = std::make_shared<Flat>(Flat::of(input));
+  const auto to = std::make_shared<std::vector<Flat>>(flats_of(*group_, outputs, true));
+  const auto from = std::make_shared<Flat>(Flat::of(input, false, on_host(*group_, input)));
   return group_->begin(
       call_of("all_gather", input), outputs,
       [&](Transport& transport, Done done) {
@@ -247,8 +247,8 @@ Work AsyncCollectives::all_gather(const Tensors& outputs, const at::Tensor& inpu
 Work AsyncCollectives::all_gather_into_tensor(const at::Tensor& output,
                                               const at::Tensor& input) const {
   check_parts(*group_, output, input, "all_gather_into_tensor");
-  const auto to = std::make_shared<Flat>(Flat::of(output, true));
-  const auto from = std::make_shared<Flat>(Flat::of(input));
+  const auto to = std::make_shared<Flat>(Flat::of(output, true, on_host(*group_, output)));
+  const auto from = std::make_shared<Flat>(Flat::of(input, false, on_host(*group_, input)));
   return group_->begin(
       call_of("all_gather_into_tensor", input), {output},
       [&](Transport& transport, Done done) {
@@ -261,8 +261,8 @@ Work AsyncCollectives::all_gather_into_tensor(const at::Tensor& output,
 Work AsyncCollectives::gather(const at::Tensor& input, const Tensors& outputs, int64_t dst) const {
   check_rank(*group_, dst, "gather");
   check_list(*group_, outputs, input, "gather", dst);
-  const auto to = std::make_shared<std::vector<Flat>>(flats_of(outputs, true));
-  const auto from = std::make_shared<Flat>(Flat::of(input));
+  const auto to = std::make_shared<std::vector<Flat>>(flats_of(*group_, outputs, true));
+  const auto from = std::make_shared<Flat>(Flat::of(input, false, on_host(*group_, input)));
   return group_->begin(
       rooted(call_of("gather", input), "to", dst), outputs,
       [&](Transport& transport, Done done) {
@@ -275,8 +275,8 @@ Work AsyncCollectives::gather(const at::Tensor& input, const Tensors& outputs, i
 Work AsyncCollectives::scatter(const at::Tensor& output, const Tensors& inputs, int64_t src) const {
   check_rank(*group_, src, "scatter");
   check_list(*group_, inputs, output, "scatter", src);
-  const auto to = std::make_shared<Flat>(Flat::of(output, true));
-  const auto from = std::make_shared<std::vector<Flat>>(flats_of(inputs, false));
+  const auto to = std::make_shared<Flat>(Flat::of(output, true, on_host(*group_, output)));
+  const auto from = std::make_shared<std::vector<Flat>>(flats_of(*group_, inputs, false));
   return group_->begin(
       rooted(call_of("scatter", output), "from", src), {output},
       [&](Transport& transport, Done done) {
@@ -289,7 +289,7 @@ Work AsyncCollectives::scatter(const at::Tensor& output, const Tensors& inputs, 
 Work AsyncCollectives::reduce_scatter(const at::Tensor& output, const Tensors& inputs,
                                       ReduceOp op) const {
   check_list(*group_, inputs, output, "reduce_scatter");
-  (void)Reducible::of(output, op);
+  check_reducible(output, op);
   Tensors flats;
   for (const auto& input : inputs) flats.push_back(Flat::of(input).memory);
   return reduce_parts(*group_, call_of("reduce_scatter", op, output), output, at::cat(flats), op);
@@ -298,7 +298,7 @@ Work AsyncCollectives::reduce_scatter(const at::Tensor& output, const Tensors& i
 Work AsyncCollectives::reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
                                              ReduceOp op) const {
   check_parts(*group_, input, output, "reduce_scatter_tensor");
-  (void)Reducible::of(output, op);
+  check_reducible(output, op);
   return reduce_parts(*group_, call_of("reduce_scatter_tensor", op, output), output, input, op);
 }
 
@@ -308,12 +308,12 @@ Work AsyncCollectives::all_to_all(const Tensors& outputs, const Tensors& inputs)
       throw ValueError(concat("all_to_all: got a list of ", list->size(), " tensors, expected ",
                               group_->size()));
     }
-    for (const auto& tensor : *list) check_tensor(*group_, tensor, "all_to_all");
+    for (const auto& tensor : *list) check_dense(tensor, "all_to_all");
   }
   Tensors sent;
   std::vector<int64_t> to_splits, from_splits;
   for (const auto& input : inputs) {
-    sent.push_back(Flat::of(input).bytes());
+    sent.push_back(Flat::of(input, false, on_host(*group_, input)).bytes());
     from_splits.push_back(sent.back().numel());
   }
   for (const auto& output : outputs) to_splits.push_back(output.numel() * output.element_size());
@@ -340,16 +340,16 @@ Work AsyncCollectives::all_to_all(const Tensors& outputs, const Tensors& inputs)
 Work AsyncCollectives::all_to_all_single(const at::Tensor& output, const at::Tensor& input,
                                          const std::vector<int64_t>& output_splits,
                                          const std::vector<int64_t>& input_splits) const {
-  check_tensor(*group_, output, "all_to_all_single");
-  check_tensor(*group_, input, "all_to_all_single");
+  check_dense(output, "all_to_all_single");
+  check_dense(input, "all_to_all_single");
   const auto to_rows = splits_of(*group_, output, output_splits, "the output");
   const auto from_rows = splits_of(*group_, input, input_splits, "the input");
   if (output.scalar_type() != input.scalar_type()) {
     throw ValueError(concat("all_to_all_single: got ", type_and_shape(output), " and ",
                             type_and_shape(input), ", expected one type"));
   }
-  const auto to = std::make_shared<Flat>(Flat::of(output, true));
-  const auto from = std::make_shared<Flat>(Flat::of(input));
+  const auto to = std::make_shared<Flat>(Flat::of(output, true, on_host(*group_, output)));
+  const auto from = std::make_shared<Flat>(Flat::of(input, false, on_host(*group_, input)));
   const int64_t bytes = std::max(row_bytes(output), row_bytes(input));
   return group_->begin(
       call_of("all_to_all_single", ""), {output},
@@ -362,11 +362,11 @@ Work AsyncCollectives::all_to_all_single(const at::Tensor& output, const at::Ten
 
 Work AsyncCollectives::send(const at::Tensor& tensor, int64_t dst, int64_t tag) const {
   check_rank(*group_, dst, "send");
-  check_tensor(*group_, tensor, "send");
+  check_dense(tensor, "send");
   if (dst == group_->rank) throw ValueError("send: got this rank itself, expected another one");
   Call call = rooted(call_of("send", tensor), "to", dst);
   call.peer = group_->members[static_cast<size_t>(dst)];
-  const auto flat = std::make_shared<Flat>(Flat::of(tensor));
+  const auto flat = std::make_shared<Flat>(Flat::of(tensor, false, on_host(*group_, tensor)));
   return group_->begin_message(
       std::move(call), {tensor},
       [&](Transport& transport) {

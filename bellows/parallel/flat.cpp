@@ -16,7 +16,63 @@ bool is_bitwise(ReduceOp op) {
   return op == ReduceOp::bit_and || op == ReduceOp::bit_or || op == ReduceOp::bit_xor;
 }
 
-void check_op(const at::Tensor& tensor, ReduceOp op) {
+/// Of truth values; as PyTorch's NCCL back-end has it.
+ReduceOp logical(ReduceOp op) {
+  if (op == ReduceOp::sum || op == ReduceOp::max) return ReduceOp::bit_or;
+  if (op == ReduceOp::product || op == ReduceOp::min) return ReduceOp::bit_and;
+  return op;
+}
+
+}  // namespace
+
+Flat Flat::of(const at::Tensor& tensor, bool for_output, bool on_host) {
+  Flat flat{tensor, tensor.detach(), false};
+  const bool elsewhere = on_host && !tensor.is_cpu();
+  const bool plain = flat.memory.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+  if (!plain || elsewhere) {
+    flat.copied = true;
+    auto options = tensor.options().requires_grad(false);
+    if (elsewhere) options = options.device(c10::kCPU);
+    flat.memory = for_output ? at::empty(tensor.sizes(), options)
+                             : flat.memory.resolve_conj().resolve_neg().to(options).contiguous();
+  }
+  flat.memory = flat.memory.view({flat.memory.numel()});
+  return flat;
+}
+
+at::Tensor Flat::bytes() const {
+  return memory.view(at::kByte);
+}
+
+void Flat::give_back() const {
+  if (copied) tensor.detach().copy_(memory.view(tensor.sizes()));
+}
+
+Reducible Reducible::of(const at::Tensor& tensor, ReduceOp op, bool on_host) {
+  check_reducible(tensor, op);
+  Reducible reducible{
+      Flat::of(tensor, false, on_host), {}, op == ReduceOp::average ? ReduceOp::sum : op};
+  reducible.memory = reducible.flat.memory;
+  const auto type = tensor.scalar_type();
+  if (type == at::kBool) {
+    reducible.memory = reducible.memory.view(at::kByte);
+    reducible.op = logical(op);
+  } else if (type == at::kShort) {
+    reducible.memory = reducible.memory.to(at::kInt);
+    reducible.converted = true;
+  } else if (c10::isComplexType(type)) {
+    reducible.memory = reducible.memory.view(c10::toRealValueType(type));
+  }
+  return reducible;
+}
+
+void Reducible::give_back(ReduceOp wanted, int64_t ranks) const {
+  if (wanted == ReduceOp::average) memory.div_(ranks);
+  if (converted) flat.memory.copy_(memory);
+  flat.give_back();
+}
+
+void check_reducible(const at::Tensor& tensor, ReduceOp op) {
   const auto type = tensor.scalar_type();
   const bool integral = c10::isIntegralType(type, true);
   const auto refuse = [&](const std::string& why) {
@@ -45,58 +101,6 @@ void check_op(const at::Tensor& tensor, ReduceOp op) {
     default:
       refuse("this type cannot be reduced; convert the tensor first, or gather it");
   }
-}
-
-/// Of truth values; as PyTorch's NCCL back-end has it.
-ReduceOp logical(ReduceOp op) {
-  if (op == ReduceOp::sum || op == ReduceOp::max) return ReduceOp::bit_or;
-  if (op == ReduceOp::product || op == ReduceOp::min) return ReduceOp::bit_and;
-  return op;
-}
-
-}  // namespace
-
-Flat Flat::of(const at::Tensor& tensor, bool for_output) {
-  Flat flat{tensor, tensor.detach(), false};
-  const bool plain = flat.memory.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
-  if (!plain) {
-    flat.copied = true;
-    flat.memory = for_output ? at::empty(tensor.sizes(), tensor.options().requires_grad(false))
-                             : flat.memory.resolve_conj().resolve_neg().contiguous();
-  }
-  flat.memory = flat.memory.view({flat.memory.numel()});
-  return flat;
-}
-
-at::Tensor Flat::bytes() const {
-  return memory.view(at::kByte);
-}
-
-void Flat::give_back() const {
-  if (copied) tensor.detach().copy_(memory.view(tensor.sizes()));
-}
-
-Reducible Reducible::of(const at::Tensor& tensor, ReduceOp op) {
-  check_op(tensor, op);
-  Reducible reducible{Flat::of(tensor), {}, op == ReduceOp::average ? ReduceOp::sum : op};
-  reducible.memory = reducible.flat.memory;
-  const auto type = tensor.scalar_type();
-  if (type == at::kBool) {
-    reducible.memory = reducible.memory.view(at::kByte);
-    reducible.op = logical(op);
-  } else if (type == at::kShort) {
-    reducible.memory = reducible.memory.to(at::kInt);
-    reducible.converted = true;
-  } else if (c10::isComplexType(type)) {
-    reducible.memory = reducible.memory.view(c10::toRealValueType(type));
-  }
-  return reducible;
-}
-
-void Reducible::give_back(ReduceOp wanted, int64_t ranks) const {
-  if (wanted == ReduceOp::average) memory.div_(ranks);
-  if (converted) flat.memory.copy_(memory);
-  flat.give_back();
 }
 
 const char* op_name(ReduceOp op) {

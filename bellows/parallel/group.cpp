@@ -99,7 +99,8 @@ int64_t Group::recv(const at::Tensor& tensor, std::optional<int64_t> src, int64_
   Call call{.operation = "recv",
             .fingerprint = concat("recv from ", src ? concat("rank ", *src) : "any rank")};
   if (src) call.peer = state_->members[static_cast<size_t>(*src)];
-  const auto flat = std::make_shared<Flat>(Flat::of(tensor, true));
+  const auto flat =
+      std::make_shared<Flat>(Flat::of(tensor, true, !state_->transport()->takes(tensor.device())));
   const auto sender = std::make_shared<int64_t>(rank());
   state_
       ->begin_message(

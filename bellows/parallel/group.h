@@ -36,7 +36,8 @@ class Work {
   void wait() const;
   /// Never blocks; true as well where it failed.
   bool done() const;
-  /// LibTorch's future of the same outcome, for callbacks; its value is the list of tensors.
+  /// LibTorch's future of the same outcome, for callbacks, which must not wait for other work; its
+  /// value is the list of tensors. Its header is ATen/core/ivalue.h. Not of messages between two.
   c10::intrusive_ptr<c10::ivalue::Future> future() const;
 
  private:
@@ -50,7 +51,8 @@ class AsyncCollectives;
 
 /// A handle; copies are the same group. All ranks of a group must call the same collectives in the
 /// same order, with tensors of the same shapes and types unless said otherwise: not from several
-/// threads at once. Tensors need not be contiguous. Every call has a time-out (timeout()), and ends
+/// threads at once. Tensors need not be contiguous. Where the back-end does not know their
+/// device, they go through the CPU's memory. Every call has a time-out (timeout()), and ends
 /// with a RankError that names this rank, the operation and its sequence number, and the ranks that
 /// were not heard from or are elsewhere. After such an error the group is broken: each further call
 /// throws the same error at once. Ranks in errors are those of the world. ValueError for what can

@@ -59,7 +59,8 @@ void QuickStore::serve(const std::shared_ptr<Shared>& shared) {
     bool failed = false;
     std::optional<std::string> answer;
     try {
-      answer = task->question(*shared->store);
+      failed = !shared->store->served();
+      if (!failed) answer = task->question(*shared->store);
     } catch (const std::exception& error) {
       failed = true;
       log::debug(concat("the store of the ranks cannot be reached: ", error.what()));

@@ -91,7 +91,8 @@ std::shared_ptr<Transport> meet(const World& world, const std::string& name,
   const std::string time = concat(" within ", world.options.timeout.count() / 1000, " s");
   if (!ended) fail("rank 0, which serves the store, did not answer" + time, {0});
   if (meeting->failed == "store") fail("rank 0, which serves the store, has gone", {0});
-  if (!meeting->failed.empty()) fail("a rank went away while they connected", {});
+  if (!meeting->failed.empty())
+    fail("a connection between its ranks failed (BELLOWS_LOG=debug tells which)", {});
   if (!meeting->missing.empty()) {
     fail(rank_words(meeting->missing) + " did not come" + time, meeting->missing);
   }
@@ -219,6 +220,7 @@ Work Group::State::begin(Call call, std::vector<at::Tensor> tensors, const Start
     tracker_->finished(key, std::make_exception_ptr(Error("another rank calls something else")));
     return Work(work);
   }
+  if (!tracker_->open(key)) return Work(work);  // it has failed meanwhile
   ++*under_way_;
   try {
     start(*transport,

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <netdb.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
@@ -29,9 +30,28 @@ std::string text_of(const std::vector<uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
+/// A connection on which nothing is ever sent: it ends when the process that serves the store does.
+class Watch {
+ public:
+  explicit Watch(const Place& place);
+  ~Watch() {
+    if (socket_ >= 0) ::close(socket_);
+  }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+  bool stands() const {
+    pollfd state{socket_, POLLIN | POLLRDHUP, 0};
+    return socket_ < 0 || ::poll(&state, 1, 0) == 0;
+  }
+
+ private:
+  int socket_ = -1;
+};
+
 class C10dStore : public Store {
  public:
-  explicit C10dStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+  explicit C10dStore(c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<Watch> watch = {})
+      : store_(std::move(store)), watch_(std::move(watch)) {}
   const c10::intrusive_ptr<c10d::Store>& handle() const { return store_; }
 
   void set(const std::string& key, const std::string& value) override {
@@ -47,15 +67,18 @@ class C10dStore : public Store {
                        const std::string& value) override {
     return text_of(store_->compareSet(key, bytes(expected), bytes(value)));
   }
+  bool served() const override { return !watch_ || watch_->stands(); }
   std::shared_ptr<Store> below(const std::string& prefix) const override {
-    return std::make_shared<C10dStore>(c10::make_intrusive<c10d::PrefixStore>(prefix, store_));
+    return std::make_shared<C10dStore>(c10::make_intrusive<c10d::PrefixStore>(prefix, store_),
+                                       watch_);
   }
   std::shared_ptr<Store> again() const override {
-    return std::make_shared<C10dStore>(store_->clone());
+    return std::make_shared<C10dStore>(store_->clone(), watch_);
   }
 
  private:
   c10::intrusive_ptr<c10d::Store> store_;
+  std::shared_ptr<Watch> watch_;
 };
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
@@ -70,6 +93,16 @@ Addresses addresses(const char* host, int port) {
                                   " (MASTER_ADDR) is not known: ", gai_strerror(code)));
   }
   return {found, freeaddrinfo};
+}
+
+/// Without it c10d tells of a server that has gone, at length.
+Watch::Watch(const Place& place) {
+  const Addresses found = addresses(place.master_addr.c_str(), place.master_port);
+  for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
+    socket_ = ::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (socket_ >= 0 && ::connect(socket_, one->ai_addr, one->ai_addrlen) == 0) return;
+    if (socket_ >= 0) ::close(std::exchange(socket_, -1));
+  }
 }
 
 /// Bound; c10d's store listens on it. -1 with errno.
@@ -131,8 +164,9 @@ std::shared_ptr<Store> network_store(const Place& place, std::chrono::millisecon
   options.waitWorkers = false;
   options.timeout = timeout;
   if (options.isServer) options.masterListenFd = listening_socket(place);
-  return std::make_shared<C10dStore>(
-      c10::make_intrusive<c10d::TCPStore>(place.master_addr, options));
+  auto store = c10::make_intrusive<c10d::TCPStore>(place.master_addr, options);
+  return std::make_shared<C10dStore>(std::move(store),
+                                     options.isServer ? nullptr : std::make_shared<Watch>(place));
 }
 
 }  // namespace bellows::parallel

@@ -24,6 +24,9 @@ class Store {
   /// then.
   virtual std::string exchange(const std::string& key, const std::string& expected,
                                const std::string& value) = 0;
+  /// False once the process that serves the store has gone: c10d would write a page on standard
+  /// error if it were asked then. Never blocks.
+  virtual bool served() const = 0;
   /// The same keys below a name of their own.
   virtual std::shared_ptr<Store> below(const std::string& prefix) const = 0;
   /// The same store over another connection.

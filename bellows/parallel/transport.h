@@ -50,7 +50,7 @@ class Transport {
   /// From any rank: -1.
   virtual std::shared_ptr<Message> receive(const at::Tensor& tensor, int64_t from, int tag) = 0;
 
-  /// Whether it takes tensors of that device.
+  /// Whether it takes tensors of that device; others come as copies on the CPU.
   virtual bool takes(c10::Device device) const = 0;
 };
 

@@ -260,7 +260,8 @@ TEST_P(CollectivesTest, MessagesGoAround) {
       int64_t sum = 0;
       for (int64_t i = 1; i < ranks(); ++i) {
         const at::Tensor from = at::zeros({1}, at::kLong);
-        EXPECT_EQ(group.recv(from, std::nullopt, 9), from.item<int64_t>());
+        const int64_t sender = group.recv(from, std::nullopt, 9);
+        EXPECT_EQ(from.item<int64_t>(), sender);
         sum += from.item<int64_t>();
       }
       EXPECT_EQ(sum, ranks() * (ranks() - 1) / 2);

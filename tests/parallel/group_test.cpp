@@ -10,6 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "bellows/core/error.h"
+#include "bellows/device/device.h"
+#include "bellows/device/sim.h"
 #include "bellows/parallel/c10d.h"
 #include "bellows/parallel/init.h"
 
@@ -119,6 +121,36 @@ TEST(GroupTest, SubgroupsComputeAmongThemselves) {
                 }),
                 HasSubstr("\"even\" is taken"));
     world.barrier();
+  });
+}
+
+TEST(GroupTest, AGroupWithoutTheRankAtFaultGoesOn) {
+  run_threads(3,
+              [](const Group& world) {
+                const auto pair = world.subgroup({0, 1}, "pair");
+                world.barrier();
+                if (world.rank() == 2) return;
+                EXPECT_THAT(rank_error([&] { world.all_reduce(at::ones({4})); }).ranks(),
+                            ElementsAre(2));
+                EXPECT_EQ(pair->all_reduced(at::ones({1})).item<double>(), 2);
+                EXPECT_THAT(rank_error([&] { world.barrier(); }).ranks(), ElementsAre(2));
+              },
+              {.timeout = 3s});
+}
+
+TEST(GroupTest, TensorsOfSimulatedDevicesGoThroughTheCpu) {
+  sim::enable({.devices = 2});
+  run_threads(2, [](const Group& world) {
+    const c10::Device device = parse_device(world.rank() == 0 ? "sim:0" : "sim:1");
+    const at::Tensor tensor = at::ones({2, 3}).to(device);
+    world.all_reduce(tensor.t());
+    EXPECT_TRUE(at::equal(tensor.cpu(), at::full({2, 3}, 2.0)));
+    const at::Tensor all = world.all_gathered(tensor);
+    EXPECT_EQ(all.device(), device);
+    EXPECT_TRUE(at::equal(all.cpu(), at::full({2, 2, 3}, 2.0)));
+    const at::Tensor part = at::zeros({3}).to(device);
+    world.reduce_scatter_tensor(part, tensor, ReduceOp::average);
+    EXPECT_TRUE(at::equal(part.cpu(), at::full({3}, 2.0)));
   });
 }
 
