@@ -17,7 +17,8 @@ struct GradBucket {
   bool is_last = false;
   /// This rank's gradients, one after another, [elements]. Not divided by anything.
   at::Tensor tensor;
-  /// The gradient of each parameter as a view into `tensor`.
+  /// The gradient of each parameter as a view into `tensor`, of its sizes; the elements are in the
+  /// order of the parameter's memory, which for channels-last is not that of its dimensions.
   std::vector<at::Tensor> gradients = {};
   std::vector<at::Tensor> parameters = {};
   std::vector<std::string> names = {};

@@ -36,7 +36,8 @@ class Work {
   void wait() const;
   /// Never blocks; true as well where it failed.
   bool done() const;
-  /// LibTorch's future of the same outcome, for callbacks; its value is the list of tensors.
+  /// LibTorch's future of the same outcome, for callbacks, which must not wait for other work; its
+  /// value is the list of tensors. Its header is ATen/core/ivalue.h. Not of messages between two.
   c10::intrusive_ptr<c10::ivalue::Future> future() const;
 
  private:

@@ -1,5 +1,6 @@
 #include "bellows/parallel/init.h"
 
+#include <csignal>
 #include <exception>
 #include <mutex>
 #include <numeric>
@@ -41,8 +42,17 @@ std::vector<int64_t> all_ranks(int64_t count) {
   return ranks;
 }
 
+/// Gloo writes to connections whose other end may have gone, which by default ends the process.
+void survive_broken_connections() {
+  struct sigaction action {};
+  if (::sigaction(SIGPIPE, nullptr, &action) != 0) return;
+  const bool is_default = (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL;
+  if (is_default) ::signal(SIGPIPE, SIG_IGN);
+}
+
 Group world_group(int64_t rank, int64_t size, const std::shared_ptr<Store>& store,
                   const InitOptions& options, const std::string& backend, bool loopback) {
+  survive_broken_connections();
   auto world = std::make_shared<World>(rank, size, store, options, backend, loopback);
   world->names.insert("world");
   return Group(std::make_shared<Group::State>(std::move(world), "world", "world", all_ranks(size)));

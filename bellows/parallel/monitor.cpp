@@ -257,8 +257,11 @@ bool Monitor::try_judge(const Tracker::Trouble& trouble, int64_t number, bool ov
   const auto answers = answers_from(*left + *lines);
   const Verdict verdict = judge(trouble.complaint, answers);
   const bool all = complete(trouble.complaint, answers);
-  const bool certain = all && !verdict.suspects.empty();
-  if (!certain && !(over && (!all || last))) return false;
+  // Who has left may be about to end with an exception, which is to be the first that is seen.
+  const bool leaving = std::ranges::any_of(
+      verdict.suspects, [](const Suspect& suspect) { return suspect.kind == Suspect::Kind::left; });
+  const bool certain = all && !verdict.suspects.empty() && !leaving;
+  if (!certain && !(over && (!all || leaving || last))) return false;
   return store_
       .ask([key = concat("verdict/", number),
             text = to_text(verdict)](Store& store) { return store.exchange(key, "", text); },

@@ -704,5 +704,28 @@ TEST(DdpTest, TrainerTrainsItAsAnyModel) {
   });
 }
 
+TEST(DdpTest, SamplesThatDoNotComeOutEvenAreDealtOutSoThatTheTrainerEnds) {
+  constexpr int64_t kSamples = 101;
+  const auto dataset = std::make_shared<data::TensorDataset>(
+      std::vector<at::Tensor>{make_batch(0, kSamples).x, make_batch(0, kSamples).y});
+  on_ranks(2, [&](const Group& group) {
+    DistributedDataParallel ddp(make_net(1), group);
+    const auto optimizer = make_optimizer("sgd", ddp.model());
+    const auto loader = data::make_loader(
+        dataset,
+        std::make_shared<data::DistributedSampler>(
+            kSamples, data::DistributedOptions{.rank = group.rank(), .world_size = group.size()}),
+        {.batch_size = 10});
+    train::Trainer trainer(
+        ddp.model(), *optimizer,
+        [](const nn::Model& model, const Tree& batch) {
+          return train::StepOutput{mean_square(model.forward(batch[0]), batch[1].tensor()), {}};
+        },
+        {.epochs = 2});
+    EXPECT_EQ(trainer.fit(*loader), train::Outcome::completed);
+    EXPECT_EQ(ddp.iteration(), 2 * 6);
+  });
+}
+
 }  // namespace
 }  // namespace bellows::parallel

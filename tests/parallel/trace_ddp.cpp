@@ -53,7 +53,7 @@ void train(Run& run, const parallel::Group& group) {
   if (group.rank() == 0) model.load_state_dict(run.weights);
   const parallel::PowerSgd power({.matrix_approximation_rank = 2, .start_power_sgd_iter = 3});
   parallel::DdpOptions ddp_options{.gradient_as_bucket_view = run.mode == "view"};
-  if (run.mode != "plain") ddp_options.bucket_cap_mb = 0.125;
+  if (run.mode != "plain" && run.mode != "powersgd") ddp_options.bucket_cap_mb = 0.125;
   if (run.mode == "fp16") ddp_options.comm_hook = parallel::fp16_compress_hook();
   if (run.mode == "powersgd") ddp_options.comm_hook = power.hook();
   parallel::DistributedDataParallel ddp(model, group, ddp_options);
