@@ -100,6 +100,7 @@
 #include "bellows/train/metrics.h"
 #include "bellows/train/metrics_file.h"
 #include "bellows/train/progress.h"
+#include "bellows/train/ranks.h"
 #include "bellows/train/run_directory.h"
 #include "bellows/train/step.h"
 #include "bellows/train/tensorboard.h"
