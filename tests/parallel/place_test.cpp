@@ -1,4 +1,4 @@
-// Environments as launchers make them, recorded; and spoilt ones.
+// Environments as launchers document them, and spoilt ones.
 #include "bellows/parallel/place.h"
 
 #include <gmock/gmock.h>
