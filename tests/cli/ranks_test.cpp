@@ -37,7 +37,7 @@ double largest_difference(const SmallRun& run, const std::string& a, const std::
   double most = 0;
   const auto left = weights(a), right = weights(b);
   for (size_t i = 0; i < left.size(); ++i)
-    most = std::max(most, (left[i].second - right[i].second).abs().max().item<double>());
+    most = std::max(most, left[i].second.sub(right[i].second).abs().max().item<double>());
   return most;
 }
 
