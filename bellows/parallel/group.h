@@ -1,4 +1,4 @@
-// Processes ("ranks") that compute together, over c10d's back-ends (Gloo, NCCL). The role of
+// Processes ("ranks") that compute together, over c10d's back-ends (Gloo). The role of
 // torch.distributed; names and defaults are its.
 #pragma once
 
@@ -69,7 +69,7 @@ class Group {
   int64_t size() const;
   /// "world", or what subgroup() was given.
   const std::string& name() const;
-  /// "gloo" or "nccl"; "none" for a group of one.
+  /// "gloo"; "none" for a group of one.
   const std::string& backend() const;
   std::chrono::milliseconds timeout() const;
   /// For each rank of this group, its rank in the world.

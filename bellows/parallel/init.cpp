@@ -25,7 +25,8 @@ std::string checked_backend(const std::string& wanted) {
   std::string text =
       concat("the back-end '", wanted, "' is not there; this program has ", join(known));
   if (!near.empty()) text += ", did you mean '" + near + "'?";
-  if (wanted == "nccl") text += "; nccl takes a build with the CUDA module and a GPU";
+  if (wanted == "nccl")
+    text += "; gloo takes tensors of CUDA devices too, through the CPU's memory";
   throw ValueError(text);
 }
 

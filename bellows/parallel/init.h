@@ -12,7 +12,7 @@
 namespace bellows::parallel {
 
 struct InitOptions {
-  /// "gloo", "nccl", or "auto": nccl where CUDA devices are in use, else gloo.
+  /// One of backends(), or "auto": gloo, the only one so far.
   std::string backend = "auto";
   /// Of every collective, and of the meeting at the start (default: PyTorch's for Gloo).
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
@@ -22,14 +22,14 @@ struct InitOptions {
   bool check_calls = false;
 };
 
-/// Back-ends that this program can use: {"gloo"}, with the CUDA module {"gloo", "nccl"}.
+/// Back-ends that this program can use: {"gloo"}.
 std::vector<std::string> backends();
 
 /// Joins the group of all ranks that `place_from_environment()` describes; a group of one process
 /// where the environment names none. Blocks until all have come. Once in a process: a second call
 /// gives the same group. Throws ValueError for an unknown back-end (listing those that are there
-/// and the nearest name) and for what place_from_environment refuses; EnvironmentError where two
-/// ranks would use one CUDA device, or rank 0's port is taken; RankError naming the ranks that did
+/// and the nearest name) and for what place_from_environment refuses; EnvironmentError where
+/// rank 0's port is taken; RankError naming the ranks that did
 /// not come in time. Ignores SIGPIPE from then on, unless the program has a handler: a connection
 /// to a rank that has gone is an error, not the end.
 Group init(const InitOptions& options = {});

@@ -22,10 +22,17 @@ constexpr auto kPatience = 600ms;  // for answers
 constexpr auto kAskLimit = 500ms;  // for one answer of the store
 constexpr auto kLinger = 500ms;    // rank 0, for the others to have taken a verdict
 constexpr auto kForgotten = 5s;    // a call without a verdict
-constexpr int kCalls = 3;          // where all answer and none is at fault
+// For so long after a verdict, whoever goes has gone because of it: the ranks at fault are the
+// same.
+constexpr auto kConsequences = 30s;
+constexpr int kCalls = 3;  // where all answer and none is at fault
 
 std::string roll_text(int64_t number, const Complaint& complaint) {
   return concat(number, "\t", complaint.sequence, "\t", complaint.group);
+}
+
+bool is_gone(const Suspect& suspect) {
+  return suspect.kind == Suspect::Kind::silent || suspect.kind == Suspect::Kind::left;
 }
 
 struct Roll {
@@ -195,7 +202,12 @@ bool Monitor::take(int64_t number) {
   append(concat("acks/", number), concat(rank_, "\n"));
   if (rank_ == 0) linger(number);
   try {
-    end_all(verdict_from(*text));
+    const Verdict verdict = verdict_from(*text);
+    if (!verdict.suspects.empty() && monotonic_clock().now() - root_since_ > kConsequences) {
+      root_ = verdict.suspects;
+      root_since_ = monotonic_clock().now();
+    }
+    end_all(verdict);
   } catch (const Error& error) {
     log::warn(error.what());
   }
@@ -255,13 +267,17 @@ bool Monitor::try_judge(const Tracker::Trouble& trouble, int64_t number, bool ov
   const auto left = read("left");
   if (!lines || !left) return false;
   const auto answers = answers_from(*left + *lines);
-  const Verdict verdict = judge(trouble.complaint, answers);
+  Verdict verdict = judge(trouble.complaint, answers);
   const bool all = complete(trouble.complaint, answers);
   // Who has left may be about to end with an exception, which is to be the first that is seen.
   const bool leaving = std::ranges::any_of(
       verdict.suspects, [](const Suspect& suspect) { return suspect.kind == Suspect::Kind::left; });
   const bool certain = all && !verdict.suspects.empty() && !leaving;
   if (!certain && !(over && (!all || leaving || last))) return false;
+  if (const bool all_gone = std::ranges::all_of(verdict.suspects, is_gone);
+      all_gone && monotonic_clock().now() - root_since_ < kConsequences) {
+    verdict.suspects = root_;
+  }
   return store_
       .ask([key = concat("verdict/", number),
             text = to_text(verdict)](Store& store) { return store.exchange(key, "", text); },

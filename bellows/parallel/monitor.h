@@ -76,6 +76,8 @@ class Monitor {
   std::vector<std::weak_ptr<Tracker>> trackers_;
   // Of the thread alone.
   int64_t seen_ = 0;
+  std::vector<Suspect> root_;  // of the first of the last verdicts
+  Clock::Duration root_since_ = Clock::Duration::min() / 2;
   std::map<int64_t, Call> calls_;
   std::thread thread_;
 };

@@ -111,12 +111,18 @@ std::string pass_on(int from, int to) {
   }
 }
 
-/// What of the launcher's standard error is its own: lines without a rank before them.
+/// What of the launcher's standard error is its report: lines without a rank before them, from the
+/// one that names who failed.
 std::string report_in(const std::string& text) {
   std::string report;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("[rank ")) report += line + "\n";
+  }
+  const size_t first = report.find(" failed first");
+  if (first != std::string::npos) {
+    const size_t line = report.rfind('\n', first);
+    report.erase(0, line == std::string::npos ? 0 : line + 1);
   }
   while (!report.empty() && report.back() == '\n') report.pop_back();
   return report;

@@ -138,6 +138,22 @@ TEST(GroupTest, AGroupWithoutTheRankAtFaultGoesOn) {
               {.timeout = 3s});
 }
 
+TEST(GroupTest, WhoGoesBecauseOfAnotherIsNotNamed) {
+  run_threads(
+      4,
+      [](const Group& world) {
+        const auto low = world.subgroup({0, 2}, "low"), high = world.subgroup({2, 3}, "high");
+        world.barrier();
+        if (world.rank() == 2) {
+          EXPECT_THAT(rank_error([&] { high->all_reduce(at::ones({4})); }).ranks(), ElementsAre(3));
+        }
+        if (world.rank() == 0) {
+          EXPECT_THAT(rank_error([&] { low->all_reduce(at::ones({4})); }).ranks(), ElementsAre(3));
+        }
+      },
+      {.timeout = 5s});
+}
+
 TEST(GroupTest, TensorsOfSimulatedDevicesGoThroughTheCpu) {
   sim::enable({.devices = 2});
   run_threads(2, [](const Group& world) {
