@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include <ATen/core/ivalue.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
@@ -44,6 +45,26 @@ TEST(InterceptorTest, ALayerIsOneCallAndItsArgumentsHaveTheirNames) {
   });
   at::linear(x, w);
   EXPECT_THAT(seen, ElementsAre("aten::linear input", "aten::linear weight w"));
+}
+
+TEST(InterceptorTest, AHandlerMayTakeTheOperatorsPlaceAndUseAutograd) {
+  Names inner;
+  const at::Tensor a = at::ones({2}).requires_grad_();
+  const InterceptGuard handler(
+      OperatorHandler([&](const OperatorCall& call, std::vector<c10::IValue>& stack) {
+        if (call.name() != "aten::mul") return false;
+        const at::Tensor x = stack[stack.size() - 2].toTensor();
+        stack.resize(stack.size() - 2);
+        stack.emplace_back(x.sub(5));
+        return true;
+      }));
+  const InterceptGuard visitor(collect(inner));
+  const at::Tensor out = a.mul(a);
+  EXPECT_EQ(out[0].item<float>(), -4);
+  out.sum().backward();
+  EXPECT_EQ(a.grad()[0].item<float>(), 1);
+  EXPECT_THAT(inner, testing::Not(Contains("aten::mul")));
+  EXPECT_THAT(inner, Contains("aten::sum"));
 }
 
 TEST(InterceptorTest, ElementsOfListsAreSeen) {
