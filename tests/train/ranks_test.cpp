@@ -231,7 +231,8 @@ TEST(RanksTest, AllRanksLearnThatASaveFailed) {
     messages.push_back(message);
   });
   ASSERT_EQ(messages.size(), 2);
-  for (const std::string& message : messages) EXPECT_THAT(message, HasSubstr("/dev/null: mkdir: Not a directory"));
+  for (const std::string& message : messages)
+    EXPECT_THAT(message, HasSubstr("/dev/null: mkdir: Not a directory"));
 }
 
 TEST(RanksTest, WorkOfTheFirstRankIsKnownToAll) {
