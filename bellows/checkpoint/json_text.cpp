@@ -25,7 +25,7 @@ bool nests_deeper(std::string_view text, int deepest) {
 
 nlohmann::json parse_json(std::string_view text, int deepest) {
   using nlohmann::json;
-  if (nests_deeper(text, deepest)) return {json::value_t::discarded};
+  if (nests_deeper(text, deepest)) return json(json::value_t::discarded);  // braces make a list
   return json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
