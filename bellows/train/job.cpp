@@ -68,15 +68,18 @@ parallel::DdpOptions ddp_options(Options& table) {
   return options;
 }
 
-}  // namespace
-
-parallel::Group join_ranks(Config& config) {
-  auto& table = config.table("parallel");
+parallel::InitOptions init_options(Options& table) {
   parallel::InitOptions options;
   options.backend = table.get_one_of("backend", options.backend, {"auto", "gloo", "nccl"});
   options.timeout = std::chrono::milliseconds(
       std::llround(1000 * table.get_in<double>("timeout", 1800, 0.001, 3e7)));
-  return parallel::init(options);
+  return options;
+}
+
+}  // namespace
+
+parallel::Group join_ranks(Config& config) {
+  return parallel::init(init_options(config.table("parallel")));
 }
 
 Job make_job(Config& config, const nn::Registry& registry, Purpose purpose,
@@ -99,6 +102,7 @@ Job make_job(Config& config, const nn::Registry& registry, Purpose purpose,
   DataTable data(config.table("data"), seed);
   data.set_rank(group.rank(), group.size());
   job.ddp = ddp_options(config.table("parallel"));
+  init_options(config.table("parallel"));  // known here too, where there is nobody to join
   job.batch_size = data.batch_size();
 
   auto& checkpoint = config.table("checkpoint");
