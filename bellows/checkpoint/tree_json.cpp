@@ -17,8 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kDeepest = 200;
-
 std::string to_hex(const std::string& bytes) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string hex;
@@ -60,8 +58,8 @@ class Encoder {
   explicit Encoder(NamedTensors& tensors) : tensors_(tensors) {}
 
   json encode(const Tree& tree, const std::string& path, int depth) {
-    if (depth > kDeepest) {
-      throw ValueError(concat("'", path, "' nests deeper than ", kDeepest, " levels"));
+    if (depth > kDeepestTree) {
+      throw ValueError(concat("'", path, "' nests deeper than ", kDeepestTree, " levels"));
     }
     if (tree.empty()) return nullptr;
     if (tree.is_tensor()) return tensor(tree.tensor(), path);
@@ -200,9 +198,10 @@ std::string tree_to_json(const Tree& tree, NamedTensors& tensors) {
 }
 
 Tree tree_from_json(const std::string& text, std::map<std::string, at::Tensor>& tensors) {
-  const json parsed = parse_json(text, kDeepest + 2);  // {"$tensor": …} is a level, too
+  const json parsed = parse_json(text, kDeepestTree + 2);  // {"$tensor": …} is a level, too
   if (parsed.is_discarded()) {
-    throw ValueError(concat("it is not valid JSON, or nests deeper than ", kDeepest, " levels"));
+    throw ValueError(
+        concat("it is not valid JSON, or nests deeper than ", kDeepestTree, " levels"));
   }
   return Decoder(tensors).decode(parsed);
 }

@@ -6,7 +6,6 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
-#include "bellows/parallel/exchange.h"
 
 namespace bellows::parallel {
 namespace {
@@ -63,10 +62,12 @@ Fact describe(const std::string& kind, const std::string& name, const at::Tensor
 }
 
 void require_agreement(const Group& group, const std::vector<Fact>& facts) {
-  const std::vector<std::string> texts = all_gather_text(group, joined(facts));
-  for (size_t rank = 1; rank < texts.size(); ++rank)
-    if (texts[rank] != texts[0])
-      refuse(static_cast<int64_t>(rank), lines_of(texts[0]), lines_of(texts[rank]));
+  const std::vector<Tree> texts = group.all_gather_object(joined(facts));
+  const std::string& first = texts[0].string();
+  for (size_t rank = 1; rank < texts.size(); ++rank) {
+    const std::string& text = texts[rank].string();
+    if (text != first) refuse(static_cast<int64_t>(rank), lines_of(first), lines_of(text));
+  }
 }
 
 }  // namespace bellows::parallel

@@ -12,12 +12,6 @@
 namespace bellows::parallel {
 namespace {
 
-at::Tensor gathered(const Group& group, const at::Tensor& tensor) {
-  at::Tensor all = at::zeros({group.size(), tensor.numel()}, tensor.options());
-  group.all_gather_into_tensor(all, tensor);
-  return all;
-}
-
 using Act = std::function<void(const at::Tensor& flat)>;
 
 // Acts on tensors of one type and device as if they were one.
@@ -56,21 +50,6 @@ void act_in_chunks(const std::vector<at::Tensor>& tensors, int64_t chunk_bytes, 
 }
 
 }  // namespace
-
-std::vector<std::string> all_gather_text(const Group& group, const std::string& text) {
-  if (group.size() == 1) return {text};
-  const at::Tensor sizes =
-      gathered(group, at::full({1}, static_cast<int64_t>(text.size()), at::kLong));
-  const int64_t longest = std::max<int64_t>(sizes.max().item<int64_t>(), 1);
-  const at::Tensor bytes = at::zeros({longest}, at::kByte);
-  std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
-  const at::Tensor all = gathered(group, bytes);
-  std::vector<std::string> texts;
-  for (int64_t rank = 0; rank < group.size(); ++rank)
-    texts.emplace_back(static_cast<const char*>(all[rank].const_data_ptr()),
-                       sizes[rank].item<int64_t>());
-  return texts;
-}
 
 void broadcast_tensors(const Group& group, const std::vector<at::Tensor>& tensors, int64_t src,
                        int64_t chunk_bytes) {

@@ -1,16 +1,11 @@
-// What ranks tell each other before and between collectives on gradients: texts, and lists of
-// tensors that are to be one rank's.
+// Lists of tensors that are to be one rank's, or the mean of all ranks'.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "bellows/parallel/group.h"
 
 namespace bellows::parallel {
-
-/// Every rank's text, by rank. Lengths may differ.
-std::vector<std::string> all_gather_text(const Group& group, const std::string& text);
 
 /// Gives the tensors on all ranks the values they have on `src`, as few broadcasts: neighbours of
 /// one type and device together, up to `chunk_bytes`. Autograd's count of in-place changes is left

@@ -11,6 +11,7 @@
 
 #include "bellows/core/exit_code.h"
 #include "bellows/train/config.h"
+#include "bellows/train/error_text.h"
 
 namespace bellows::train {
 
@@ -32,8 +33,6 @@ Config read_config(const ConfigArguments& arguments);
 /// Calls init(). A configuration that asks for a simulated device gets it instead of CUDA.
 void init_for(Config& config);
 
-/// One sentence for the user, without LibTorch's stack.
-std::string message_of(const std::exception& error);
 /// Prints it to standard error; gives the code.
 int report(const std::string& program, const std::exception& error, ExitCode code);
 

@@ -4,23 +4,18 @@
 #include <utility>
 
 #include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
 
 #include "bellows/core/error.h"
 #include "bellows/core/exit_code.h"
 #include "bellows/core/text.h"
+#include "bellows/train/error_text.h"
 
 namespace bellows::train {
 namespace {
 
-std::string text_of(const std::exception& error) {
-  const auto* torch = dynamic_cast<const c10::Error*>(&error);
-  return torch != nullptr ? torch->what_without_backtrace() : error.what();
-}
-
 // What another rank can be told of an exception.
 Tree description(const std::exception& error) {
-  return Tree::Dict{{"text", text_of(error)}, {"code", static_cast<int64_t>(exit_code(error))}};
+  return Tree::Dict{{"text", message_of(error)}, {"code", static_cast<int64_t>(exit_code(error))}};
 }
 
 [[noreturn]] void rethrow(int64_t rank, const Tree& failure) {
@@ -59,10 +54,12 @@ void RandomOfRanks::gather() {
 }
 
 Tree RandomOfRanks::state_dict() const {
-  return group_.size() == 1 ? own_.state_dict() : gathered_;
+  if (group_.size() == 1) return own_.state_dict();
+  return gathered_.empty() ? Tree(Tree::Dict{{"own", own_.state_dict()}}) : gathered_;
 }
 
 void RandomOfRanks::load_state_dict(const Tree& state) {
+  if (state.contains("own")) return own_.load_state_dict(state.at("own"));
   if (!state.contains("ranks")) {
     if (group_.rank() == 0) own_.load_state_dict(state);
     return;

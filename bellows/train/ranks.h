@@ -41,7 +41,8 @@ class Vote {
 class RandomOfRanks : public Stateful {
  public:
   explicit RandomOfRanks(parallel::Group group) : group_(std::move(group)) {}
-  /// Collective; before state_dict().
+  /// Collective; state_dict() has all ranks' states from then on, and before only this one's, which
+  /// is of use to this rank alone.
   void gather();
   Tree state_dict() const override;
   /// With another number of ranks than were saved, the first takes its state and the others keep

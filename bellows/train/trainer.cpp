@@ -50,7 +50,7 @@ class Trainer::State : public Stateful {
                      {"seconds", p.seconds},
                      {"wait_seconds", p.wait_seconds},
                      {"last_values", std::move(values)},
-                     {"metrics", trainer_.merged_.state_dict()}};
+                     {"metrics", trainer_.saved_metrics().state_dict()}};
     if (trainer_.ddp_) state["ddp"] = trainer_.ddp_->state_dict();
     return state;
   }
@@ -340,7 +340,7 @@ std::map<std::string, const Stateful*> Trainer::parts_to_save() {
   agent::phase("save", progress_.step);
   notify(&Callback::on_checkpoint);
   random_.gather();
-  merged_ = epoch_metrics_.over(group());
+  if (ddp_) merged_ = epoch_metrics_.over(group());
   const auto all = parts();
   return {all.begin(), all.end()};
 }

@@ -109,6 +109,7 @@ class Trainer {
   /// A step of all ranks, or nothing where the epoch is over for all. False: the latter.
   bool step_of_all();
   void train_step(const data::Batch& batch, double weight);
+  const MeanMetrics& saved_metrics() const { return merged_ ? *merged_ : epoch_metrics_; }
   Vote::Values wishes(int64_t samples = 0) const;
   void heed(const Vote::Values& all);
   void agree() { heed(group().size() == 1 ? wishes() : vote_.of_all(wishes())); }
@@ -131,8 +132,8 @@ class Trainer {
   nn::Model training_model_;                // model_, or a forward through ddp_
   std::vector<std::shared_ptr<Callback>> callbacks_;
   Progress progress_;
-  MeanMetrics epoch_metrics_;  // of this rank
-  MeanMetrics merged_;         // of all, for a checkpoint
+  MeanMetrics epoch_metrics_;          // of this rank
+  std::optional<MeanMetrics> merged_;  // of several ranks, for a checkpoint
   RandomOfRanks random_;
   Vote vote_;
   std::shared_ptr<State> state_;

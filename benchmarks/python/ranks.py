@@ -1,11 +1,14 @@
 """B2 and B13 in Python, under torchrun. Arguments: start, convnet or resnet18; variant: default or bucket_view."""
-import os
+import pathlib
 import statistics
 import sys
 import time
 
 import torch
 import torch.distributed as dist
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/python"))
+from convnet import ConvNet  # noqa: E402
 
 DIGEST_STEPS, ROUNDS, STEPS = 3, 5, 6
 
@@ -17,24 +20,6 @@ rank = dist.get_rank()
 def show(value, digest):
     if rank == 0:
         print(f'{{"value": {value}, "digest": {digest!r}}}', flush=True)
-
-
-class ConvNet(torch.nn.Module):
-    """Bellows' convnet (bellows/nn/convnet.h)."""
-
-    def __init__(self, channels=(32, 64, 128)):
-        super().__init__()
-        layers, width = [], 1
-        for c in channels:
-            layers += [torch.nn.Conv2d(width, c, 3, padding=1, bias=False), torch.nn.MaxPool2d(2), torch.nn.BatchNorm2d(c),
-                       torch.nn.ReLU()]
-            width = c
-        self.features = torch.nn.Sequential(*layers)
-        self.classifier = torch.nn.Linear(width * 9, 10)
-
-    def forward(self, x):
-        x = self.features(x.contiguous(memory_format=torch.channels_last))
-        return self.classifier(torch.flatten(x, 1))
 
 
 def train():
