@@ -28,10 +28,10 @@ std::vector<std::string> backends();
 /// Joins the group of all ranks that `place_from_environment()` describes; a group of one process
 /// where the environment names none. Blocks until all have come. Once in a process: a second call
 /// gives the same group. Throws ValueError for an unknown back-end (listing those that are there
-/// and the nearest name) and for what place_from_environment refuses; EnvironmentError where rank 0's
-/// port is taken; RankError naming the ranks that did not come in time. Ignores SIGPIPE from then
-/// on, unless the program has a handler: a connection to a rank that has gone is an error, not the
-/// end.
+/// and the nearest name) and for what place_from_environment refuses; EnvironmentError where rank
+/// 0's port is taken; RankError naming the ranks that did not come in time. Ignores SIGPIPE from
+/// then on, unless the program has a handler: a connection to a rank that has gone is an error, not
+/// the end.
 Group init(const InitOptions& options = {});
 
 /// The same with a place given by hand; as often as wanted, for different ports.
