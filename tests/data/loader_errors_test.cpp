@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/data/loader_support.h"
+#include "tests/support/threads.h"
 
 namespace bellows::data {
 namespace {
@@ -19,8 +20,8 @@ using test::message_of;
 using test::numbers_of;
 using test::Probe;
 using test::rest_of_epoch;
-using test::threads_of_process;
-using test::threads_settled;
+using testing::threads_of_process;
+using testing::threads_settled;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Order = std::vector<int64_t>;

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -68,26 +67,6 @@ inline std::vector<std::vector<int64_t>> rest_of_epoch(Loader& loader) {
   std::vector<std::vector<int64_t>> batches;
   while (const auto batch = loader.next()) batches.push_back(numbers_of(*batch));
   return batches;
-}
-
-/// By the kernel's count.
-inline int threads_of_process() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("Threads:")) return std::stoi(line.substr(8));
-  }
-  return -1;
-}
-
-/// The count once it is `expected`, or after one second. A thread that was joined is still counted
-/// for a moment, until the kernel has put it away.
-inline int threads_settled(int expected) {
-  int count = threads_of_process();
-  for (int wait = 0; wait < 1000 && count != expected; ++wait) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    count = threads_of_process();
-  }
-  return count;
 }
 
 }  // namespace bellows::data::test

@@ -15,6 +15,7 @@
 #include "bellows/data/copy_tensor.h"
 #include "bellows/data/distributed_sampler.h"
 #include "tests/data/loader_support.h"
+#include "tests/support/threads.h"
 
 namespace bellows::data {
 namespace {
@@ -22,8 +23,8 @@ namespace {
 using test::numbers_of;
 using test::Probe;
 using test::rest_of_epoch;
-using test::threads_of_process;
-using test::threads_settled;
+using testing::threads_of_process;
+using testing::threads_settled;
 using Order = std::vector<int64_t>;
 using Batches = std::vector<Order>;
 using namespace std::chrono_literals;

@@ -14,6 +14,7 @@
 #include "bellows/device/sim.h"
 #include "bellows/parallel/c10d.h"
 #include "bellows/parallel/init.h"
+#include "tests/support/threads.h"
 
 namespace bellows::parallel {
 namespace {
@@ -52,18 +53,13 @@ std::string text_of(const std::function<void()>& act) {
   return "nothing was thrown";
 }
 
-size_t threads() {
-  const std::filesystem::directory_iterator tasks("/proc/self/task");
-  return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
-}
-
 size_t files() {
   const std::filesystem::directory_iterator descriptors("/proc/self/fd");
   return static_cast<size_t>(std::distance(begin(descriptors), end(descriptors)));
 }
 
 TEST(GroupTest, OneProcessIsAGroupWithoutThreads) {
-  const size_t before = threads();
+  const int before = testing::threads_of_process();
   const Group group = init(Place{});
   EXPECT_EQ(group.size(), 1);
   EXPECT_EQ(group.rank(), 0);
@@ -74,7 +70,7 @@ TEST(GroupTest, OneProcessIsAGroupWithoutThreads) {
   group.barrier();
   group.monitored_barrier(1ms);
   EXPECT_EQ(group.subgroup({0}, "own")->name(), "own");
-  EXPECT_EQ(threads(), before);
+  EXPECT_EQ(testing::threads_of_process(), before);
   group.close();
   EXPECT_THAT(text_of<ValueError>([&] { group.barrier(); }), HasSubstr("closed"));
 }
@@ -90,15 +86,16 @@ TEST(GroupTest, UnknownBackEndsAreNamedWithThoseThatAreThere) {
 }
 
 TEST(GroupTest, ThreadsAndFilesAreGivenBack) {
-  run_threads(2, [](const Group& group) { group.barrier(); });  // what LibTorch keeps
-  const size_t threads_before = threads(), files_before = files();
+  const int threads_before = testing::threads_of_process();
+  run_threads(2, [](const Group& group) { group.barrier(); });
+  const size_t files_before = files();  // with what LibTorch keeps
   for (int i = 0; i < 3; ++i) {
     run_threads(3, [](const Group& group) {
       group.all_reduce(at::ones({10}));
       group.subgroup({0, 1}, "two");
     });
   }
-  EXPECT_EQ(threads(), threads_before);
+  EXPECT_EQ(testing::threads_settled(threads_before), threads_before);
   EXPECT_EQ(files(), files_before);
 }
 
