@@ -23,6 +23,9 @@ CudaFiles find_cuda_files();
 /// no CUDA. Once in a process: later calls change nothing.
 void load_cuda(const CudaFiles& files);
 
+/// A further function of the loaded module, of floors above this one; null where there is none.
+void* cuda_module_symbol(const char* name);
+
 /// The facts about this process, asked anew at each call.
 CudaFacts gather_cuda_facts();
 

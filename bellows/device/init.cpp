@@ -27,6 +27,7 @@ struct Loaded {
   bool tried = false;
   bool too_late = false;
   std::string error;
+  void* handle = nullptr;  // the module's
   std::atomic<const CudaModule*> module = nullptr;
 };
 
@@ -52,8 +53,8 @@ void* open(const fs::path& path, int scope, std::string& error) {
   return handle;
 }
 
-const CudaModule* open_module(const fs::path& path, std::string& error) {
-  void* handle = open(path, RTLD_LOCAL, error);
+const CudaModule* open_module(const fs::path& path, std::string& error, void*& handle) {
+  handle = open(path, RTLD_LOCAL, error);
   if (handle == nullptr) return nullptr;
   auto* entry =
       reinterpret_cast<decltype(&bellows_cuda_module)>(::dlsym(handle, "bellows_cuda_module"));
@@ -92,7 +93,7 @@ void load_cuda(const CudaFiles& files) {
     if (open(files.libtorch_cuda, RTLD_GLOBAL, state.error) == nullptr) return;
     // This asks for the hooks, and so settles them: from here on LibTorch knows that there is CUDA.
     state.too_late = !at::detail::getCUDAHooks().hasCUDART();
-    if (!state.too_late) state.module = open_module(files.module, state.error);
+    if (!state.too_late) state.module = open_module(files.module, state.error, state.handle);
   }
   if (state.too_late) {
     throw EnvironmentError(
@@ -104,6 +105,10 @@ void load_cuda(const CudaFiles& files) {
 
 const CudaModule* cuda_module() {
   return loaded().module;
+}
+
+void* cuda_module_symbol(const char* name) {
+  return cuda_module() == nullptr ? nullptr : ::dlsym(loaded().handle, name);
 }
 
 void init() {

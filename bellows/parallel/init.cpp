@@ -10,14 +10,18 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/core/text.h"
+#include "bellows/parallel/nccl.h"
 #include "bellows/parallel/state.h"
 
 namespace bellows::parallel {
 namespace {
 
-std::string checked_backend(const std::string& wanted) {
+std::string checked_backend(const std::string& wanted, const Place& place) {
   const auto known = backends();
-  if (wanted == "auto") return "gloo";
+  if (wanted == "auto") {
+    const bool one_each = place.local_world_size <= cuda_device_count();
+    return one_each && why_no_nccl().empty() ? "nccl" : "gloo";
+  }
   for (const auto& name : known) {
     if (name == wanted) return name;
   }
@@ -25,8 +29,10 @@ std::string checked_backend(const std::string& wanted) {
   std::string text =
       concat("the back-end '", wanted, "' is not there; this program has ", join(known));
   if (!near.empty()) text += ", did you mean '" + near + "'?";
-  if (wanted == "nccl")
-    text += "; gloo takes tensors of CUDA devices too, through the CPU's memory";
+  if (wanted == "nccl") {
+    text += concat("; NCCL cannot be used: ", why_no_nccl(),
+                   ". Gloo takes tensors of CUDA devices too, through the CPU's memory");
+  }
   throw ValueError(text);
 }
 
@@ -52,9 +58,10 @@ void survive_broken_connections() {
 }
 
 Group world_group(int64_t rank, int64_t size, const std::shared_ptr<Store>& store,
-                  const InitOptions& options, const std::string& backend, bool loopback) {
+                  const InitOptions& options, const std::string& backend, bool loopback,
+                  c10::Device device = c10::kCPU) {
   survive_broken_connections();
-  auto world = std::make_shared<World>(rank, size, store, options, backend, loopback);
+  auto world = std::make_shared<World>(rank, size, store, options, backend, loopback, device);
   world->names.insert("world");
   return Group(std::make_shared<Group::State>(std::move(world), "world", "world", all_ranks(size)));
 }
@@ -75,6 +82,13 @@ std::shared_ptr<Store> reach_store(const Place& place, const InitOptions& option
                " within ", options.timeout.count() / 1000, " s"),
         {0});
   }
+}
+
+/// By rank.
+std::vector<std::string> texts_of_all(const Group& group, const std::string& text) {
+  std::vector<std::string> texts;
+  for (const Tree& one : group.all_gather_object(Tree(text))) texts.push_back(one.string());
+  return texts;
 }
 
 /// The ranks of run_threads().
@@ -133,12 +147,13 @@ class Team {
 }  // namespace
 
 std::vector<std::string> backends() {
-  return {"gloo"};
+  if (!why_no_nccl().empty()) return {"gloo"};
+  return {"gloo", "nccl"};
 }
 
 Group init(const Place& place, const InitOptions& options) {
   check(options);
-  const std::string backend = checked_backend(options.backend);
+  const std::string backend = checked_backend(options.backend, place);
   if (place.world_size < 1 || place.rank < 0 || place.rank >= place.world_size) {
     throw ValueError(concat("a place among the ranks: got rank ", place.rank, " of ",
                             place.world_size,
@@ -149,8 +164,17 @@ Group init(const Place& place, const InitOptions& options) {
     throw ValueError(concat("a place among the ranks: got port ", place.master_port,
                             " for rank 0's store, expected 1 to 65535"));
   }
-  return world_group(place.rank, place.world_size, reach_store(place, options), options, backend,
-                     place.local_world_size == place.world_size);
+  const bool loopback = place.local_world_size == place.world_size;
+  const auto store = reach_store(place, options);
+  const auto join = [&](const std::shared_ptr<Store>& keys, c10::Device device) {
+    return world_group(place.rank, place.world_size, keys, options, backend, loopback, device);
+  };
+  if (backend != "nccl") return join(store, c10::kCPU);
+  check_devices(place, cuda_device_count());
+  const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(place.local_rank));
+  check_own_devices(
+      texts_of_all(join(store->below("devices"), c10::kCPU), device_identity(device)));
+  return join(store, device);
 }
 
 Group init(const InitOptions& options) {
@@ -166,9 +190,9 @@ void run_threads(int64_t ranks, const std::function<void(Group group)>& body,
   check(options);
   if (ranks < 1)
     throw ValueError(concat("run_threads: got ", ranks, " ranks, expected at least 1"));
-  const std::string backend = checked_backend(options.backend);
   if (ranks == 1) return body(Group());
-  if (backend != "gloo") throw ValueError("run_threads: threads meet over gloo alone");
+  if (options.backend != "auto" && checked_backend(options.backend, {}) != "gloo")
+    throw ValueError("run_threads: threads meet over gloo alone");
   Team(ranks, body, options).run();
 }
 

@@ -7,6 +7,8 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/core/text.h"
+#include "bellows/parallel/by_device.h"
+#include "bellows/parallel/nccl.h"
 
 namespace bellows::parallel {
 namespace {
@@ -48,11 +50,23 @@ struct Members {
   int64_t rank;
   std::chrono::milliseconds timeout;
   bool loopback;
+  c10::Device device;  // the CPU: Gloo alone
 };
+
+std::unique_ptr<Transport> transport_of(const Members& members) {
+  const int64_t rank = position(members.ranks, members.rank);
+  const auto size = static_cast<int64_t>(members.ranks.size());
+  const auto timeout = members.timeout + kBehind;
+  auto host = gloo_transport(*members.store, rank, size, timeout, members.loopback);
+  if (members.device.is_cpu()) return host;
+  return transport_by_device(std::move(host), nccl_transport({*members.store->below("nccl"), rank,
+                                                              size, members.device, timeout}));
+}
 
 void meet(const Members& members, Meeting& meeting) {
   try {
-    const std::string mine = rank_words(members.ranks);
+    const std::string mine =
+        rank_words(members.ranks) + (members.device.is_cpu() ? "" : " over NCCL");
     const std::string held = members.store->exchange("ranks", "", mine);
     if (held != mine) {
       meeting.other = held;
@@ -67,9 +81,7 @@ void meet(const Members& members, Meeting& meeting) {
   }
   if (!meeting.missing.empty()) return;
   try {
-    meeting.transport = gloo_transport(*members.store, position(members.ranks, members.rank),
-                                       static_cast<int64_t>(members.ranks.size()),
-                                       members.timeout + kBehind, members.loopback);
+    meeting.transport = transport_of(members);
   } catch (const std::exception& error) {
     log::debug(error.what());
     meeting.failed = "connection";
@@ -79,8 +91,12 @@ void meet(const Members& members, Meeting& meeting) {
 std::shared_ptr<Transport> meet(const World& world, const std::string& name,
                                 const std::vector<int64_t>& ranks) {
   const auto meeting = std::make_shared<Meeting>();
-  const Members members{world.store->below("group/" + name), ranks, world.rank,
-                        world.options.timeout, world.loopback};
+  const Members members{world.store->below("group/" + name),
+                        ranks,
+                        world.rank,
+                        world.options.timeout,
+                        world.loopback,
+                        world.device};
   const bool ended =
       run_bounded([=] { meet(members, *meeting); }, world.options.timeout + kMeetingLimit);
   const auto fail = [&](const std::string& what, const std::vector<int64_t>& at_fault) {
@@ -137,13 +153,14 @@ std::vector<int64_t> wait_for(Store& store, const std::string& key,
 }
 
 World::World(int64_t rank, int64_t size, std::shared_ptr<Store> store, InitOptions options,
-             std::string backend, bool loopback)
+             std::string backend, bool loopback, c10::Device device)
     : rank(rank),
       size(size),
       store(std::move(store)),
       options(std::move(options)),
       backend(std::move(backend)),
       loopback(loopback),
+      device(device),
       monitor(rank, size, this->store->again()->below("bellows")) {}
 
 Group::State::State(std::string the_name)
@@ -282,6 +299,7 @@ void Group::State::close() {
   } else {
     // c10d would wait for its own time-out: the process goes first.
     log::debug(concat("group \"", name, "\": closed with collectives under way"));
+    run_bounded([transport] { transport->abort(); }, kCloseLimit);
     new std::shared_ptr<Transport>(std::move(transport));  // NOLINT: on purpose for good
   }
 }

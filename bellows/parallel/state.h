@@ -20,12 +20,13 @@ namespace bellows::parallel {
 /// Of the ranks that met at one init() or run_threads().
 struct World {
   World(int64_t rank, int64_t size, std::shared_ptr<Store> store, InitOptions options,
-        std::string backend, bool loopback);
+        std::string backend, bool loopback, c10::Device device = c10::kCPU);
   const int64_t rank, size;
   const std::shared_ptr<Store> store;
   const InitOptions options;
   const std::string backend;
-  const bool loopback;  // all ranks are on this machine
+  const bool loopback;       // all ranks are on this machine
+  const c10::Device device;  // with nccl: this rank's
   std::mutex mutex;
   std::set<std::string> names;  // ids of groups, alive or not
   Monitor monitor;

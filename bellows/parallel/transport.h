@@ -52,6 +52,9 @@ class Transport {
 
   /// Whether it takes tensors of that device; others come as copies on the CPU.
   virtual bool takes(c10::Device device) const = 0;
+
+  /// Any thread: what is under way holds the device no longer; nothing may be begun any more.
+  virtual void abort() {}
 };
 
 /// Of one rank alone: copies.

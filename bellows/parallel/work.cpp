@@ -1,5 +1,6 @@
 #include "bellows/parallel/work.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -8,14 +9,32 @@
 #include <ATen/core/jit_type.h>
 
 #include "bellows/data/single_thread.h"
+#include "bellows/device/stream.h"
 
 namespace bellows::parallel {
 
 struct Work::State::Promise {
-  c10::intrusive_ptr<c10::ivalue::Future> future =
-      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors());
+  explicit Promise(std::vector<c10::Device> devices)
+      : future(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors(),
+                                                        std::move(devices))) {}
+  const c10::intrusive_ptr<c10::ivalue::Future> future;
   std::atomic<bool> kept{false};  // future() and complete() may both see to it
 };
+
+namespace {
+
+/// LibTorch's futures want to know them beforehand.
+std::vector<c10::Device> cuda_devices(const std::vector<at::Tensor>& tensors) {
+  std::vector<c10::Device> devices;
+  for (const auto& tensor : tensors) {
+    if (tensor.is_cuda() && std::ranges::find(devices, tensor.device()) == devices.end()) {
+      devices.push_back(tensor.device());
+    }
+  }
+  return devices;
+}
+
+}  // namespace
 
 void Work::wait() const {
   if (state_) state_->wait();
@@ -44,6 +63,8 @@ void Work::State::complete(const std::exception_ptr& error) {
     const data::SingleThreadOfLibtorch single;  // it runs beside training, in a thread of c10d
     try {
       finish_();
+      // What it enqueued in this thread must be there for a caller with a stream of its own.
+      for (const auto& device : cuda_devices(tensors_)) Stream::current(device).synchronize();
     } catch (...) {
       outcome = std::current_exception();
     }
@@ -103,7 +124,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::State::future() {
   {
     const std::lock_guard lock(mutex_);
     if (promise_) return promise_->future;
-    promise_ = std::make_shared<Promise>();
+    promise_ = std::make_shared<Promise>(cuda_devices(tensors_));
     completed = stage_ == Stage::done;
   }
   if (completed) complete_future();
