@@ -31,7 +31,7 @@ using train::DataTable;
 using train::Job;
 using train::Stage;
 
-struct Arguments : train::ConfigArguments {
+struct BenchArguments : train::ConfigArguments {
   std::vector<int64_t> workers;
   double seconds = 1;
 };
@@ -70,7 +70,7 @@ struct WorkerRates {
 
 class Bench {
  public:
-  Bench(const Arguments& arguments, train::Config& config)
+  Bench(const BenchArguments& arguments, train::Config& config)
       : seconds_(arguments.seconds),
         job_(train::make_job(config, nn::builtin_models())),
         data_(config.table("data"), static_cast<uint64_t>(config.table("run").get_in<int64_t>(
@@ -220,7 +220,7 @@ class Bench {
 }  // namespace
 
 int bench_command(int argc, char** argv) {
-  Arguments arguments;
+  BenchArguments arguments;
   CLI::App app(
       "Measures how fast the data of a configuration are read, by stage and by number of workers,\n"
       "and runs some training steps to see whether they wait for data. Writes nothing.",

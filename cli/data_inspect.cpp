@@ -20,7 +20,7 @@
 namespace bellows::cli {
 namespace {
 
-struct Arguments {
+struct InspectArguments {
   std::string source;
   std::string sheet;
   std::string target = "target";
@@ -82,7 +82,7 @@ void print_damage(const data::Summary& summary) {
 }
 
 /// Whether all of it could be read.
-bool inspect_part(const DataPart& part, const Arguments& arguments, ContactSheet* sheet) {
+bool inspect_part(const DataPart& part, const InspectArguments& arguments, ContactSheet* sheet) {
   ProgressLine line(std::cerr);
   data::SummaryOptions options{.workers = arguments.workers, .most_damaged = arguments.damaged};
   if (sheet != nullptr) options.on_sample = [sheet](const Tree& sample) { sheet->add(sample); };
@@ -116,7 +116,7 @@ bool inspect_part(const DataPart& part, const Arguments& arguments, ContactSheet
 }  // namespace
 
 int inspect_command(int argc, char** argv) {
-  Arguments arguments;
+  InspectArguments arguments;
   CLI::App app("Reads all samples of a data set and prints what it consists of.",
                "bellows data inspect");
   app.add_option("source", arguments.source,

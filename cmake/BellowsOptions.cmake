@@ -3,6 +3,7 @@ option(BELLOWS_BUILD_TESTS "Build the tests" ON)
 option(BELLOWS_BUILD_BENCHMARKS "Build the benchmarks" OFF)
 option(BELLOWS_WERROR "Treat warnings as errors" OFF)
 option(BELLOWS_PRECOMPILE "Read LibTorch's common headers once; OFF finds sources that lack an include" ON)
+option(BELLOWS_UNITY "Compile sources of a module several at a time: half the time for all of them; OFF finds sources that lean on others" ON)
 set(BELLOWS_CUDA "AUTO" CACHE STRING "Build the CUDA module: AUTO (where possible), ON or OFF")
 set_property(CACHE BELLOWS_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(BELLOWS_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
@@ -32,6 +33,9 @@ endif()
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
 
 add_compile_options(-Wall -Wextra)
+if(BELLOWS_UNITY)  # meant for headers; here a source is included by another
+  add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+endif()
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fPIC>)  # programs too: all share one precompiled header
 if(BELLOWS_WERROR)
   add_compile_options(-Werror)

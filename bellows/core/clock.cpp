@@ -11,12 +11,12 @@ class SteadyClock : public Clock {
 };
 
 const SteadyClock kSteadyClock;
-constinit std::atomic<const Clock*> replacement{nullptr};
+constinit std::atomic<const Clock*> clock_in_tests{nullptr};
 
 }  // namespace
 
 const Clock& monotonic_clock() {
-  const Clock* clock = replacement.load(std::memory_order_acquire);
+  const Clock* clock = clock_in_tests.load(std::memory_order_acquire);
   return clock != nullptr ? *clock : kSteadyClock;
 }
 
@@ -28,9 +28,9 @@ double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-ScopedClock::ScopedClock(const Clock& clock) : previous_(replacement.exchange(&clock)) {}
+ScopedClock::ScopedClock(const Clock& clock) : previous_(clock_in_tests.exchange(&clock)) {}
 ScopedClock::~ScopedClock() {
-  replacement.store(previous_);
+  clock_in_tests.store(previous_);
 }
 
 }  // namespace bellows

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constinit std::atomic<FileSystem*> replacement{nullptr};
+constinit std::atomic<FileSystem*> file_system_in_tests{nullptr};
 
 // Repeats a call for as long as a signal interrupts it.
 template <class Call>
@@ -131,14 +131,14 @@ int FileSystem::symlink(const char* target, const char* path) {
 
 FileSystem& file_system() {
   static FileSystem real;
-  FileSystem* chosen = replacement.load(std::memory_order_acquire);
+  FileSystem* chosen = file_system_in_tests.load(std::memory_order_acquire);
   return chosen != nullptr ? *chosen : real;
 }
 
 ScopedFileSystem::ScopedFileSystem(FileSystem& replaced_by)
-    : previous_(replacement.exchange(&replaced_by)) {}
+    : previous_(file_system_in_tests.exchange(&replaced_by)) {}
 ScopedFileSystem::~ScopedFileSystem() {
-  replacement.store(previous_);
+  file_system_in_tests.store(previous_);
 }
 
 OutputFile::OutputFile(fs::path path, bool append) : path_(std::move(path)) {

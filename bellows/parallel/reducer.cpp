@@ -226,8 +226,9 @@ class Reducer::Impl : public c10d::Reducer {
 
   static std::string shortened(const std::vector<std::string>& names) {
     constexpr size_t kMost = 8;
-    if (names.size() <= kMost) return join(names);
-    return concat(join(std::span(names).first(kMost)), " and ", names.size() - kMost, " more");
+    if (names.size() <= kMost) return bellows::join(names);
+    return concat(bellows::join(std::span(names).first(kMost)), " and ", names.size() - kMost,
+                  " more");
   }
 
   void on_gradient(size_t index) {
@@ -306,7 +307,7 @@ class Reducer::Impl : public c10d::Reducer {
                              ? "Use every output of the forward pass in the loss."
                              : "Set find_unused_parameters = true, or use all of them in the loss.";
     throw ValueError(concat(
-        "No gradient for ", join(names), " on rank ", group_.rank(),
+        "No gradient for ", bellows::join(names), " on rank ", group_.rank(),
         " in the backward pass of "
         "iteration ",
         num_iterations_, ": the loss does not depend on ", names.size() == 1 ? "it" : "them",

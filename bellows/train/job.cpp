@@ -18,8 +18,6 @@
 namespace bellows::train {
 namespace {
 
-constexpr int64_t kMany = std::numeric_limits<int64_t>::max();
-/// What a classification run reports at the end of an epoch.
 const std::vector<std::string> kMetrics{"test_loss", "test_accuracy", "train_loss"};
 
 bool is_folder_name(const std::string& name) {

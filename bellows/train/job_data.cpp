@@ -26,8 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMany = std::numeric_limits<int64_t>::max();
-
 /// What a data set is where nothing else is said.
 struct Defaults {
   const char* root;

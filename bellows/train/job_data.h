@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,9 @@
 #include "bellows/train/data_stages.h"
 
 namespace bellows::train {
+
+/// The upper bound of settings that have none.
+inline constexpr int64_t kMany = std::numeric_limits<int64_t>::max();
 
 class DataTable {
  public:
