@@ -3,34 +3,17 @@
 #include <algorithm>
 #include <cctype>
 
-#include "bellows/checkpoint/directory.h"
 #include "bellows/checkpoint/safetensors_io.h"
+#include "bellows/checkpoint/shares.h"
 #include "bellows/checkpoint/slices.h"
 #include "bellows/checkpoint/tree_json.h"
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
 #include "bellows/core/text.h"
 
 namespace bellows::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-
-void write_all(const fs::path& directory, int64_t step, const Contents& contents) {
-  Manifest manifest{.step = step, .files = {}, .parts = {}};
-  for (const auto& [name, part] : contents) {
-    Part& written = manifest.parts[name];
-    written.state = part.state;
-    if (part.tensors.empty() && name != kModelPart) continue;
-    const std::string file = name + ".safetensors";
-    manifest.files[file] = write_safetensors_hashed(directory / file, part.tensors);
-    written.files = {file};
-  }
-  OutputFile file(directory / kManifestName);
-  file.write(format_manifest(manifest));
-  file.finish();
-  sync_directory(directory);
-}
 
 PartContents contents_of(const std::string& name, const Stateful& part) {
   try {
@@ -66,22 +49,10 @@ Contents gather(int64_t step, const nn::Model& model, const Parts& parts) {
 }
 
 fs::path commit(const fs::path& root, int64_t step, const Contents& contents) {
-  const auto turn = take_turn();
-  make_directories(root);
-  collect_left_overs(root);
-  const fs::path written = hidden_name(root, step, "tmp");
-  fs::path directory;
-  try {
-    make_directory(written);
-    write_all(written, step, contents);
-    directory = publish(root, step, written);
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(written, ignored);
-    throw;
-  }
-  replace_symlink(step_name(step), root / "last");
-  return directory;
+  Shares shares = plan_shares(step, contents, 1);
+  SharedDirectory directory(root, step);
+  shares.manifest.files = write_share(directory.path(), contents, shares, 0);
+  return directory.commit(shares.manifest);
 }
 
 PartContents read_part(const fs::path& directory, const Manifest& manifest,

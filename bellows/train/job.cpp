@@ -113,6 +113,10 @@ Job make_job(Config& config, const nn::Registry& registry, Purpose purpose,
                                 : mode == "max" ? Direction::higher
                                                 : Direction::automatic;
   job.checkpointing.asynchronous = checkpoint.get<bool>("asynchronous", false);
+  job.sharded_checkpoints = checkpoint.get<bool>("sharded", false);
+  if (job.sharded_checkpoints && job.checkpointing.asynchronous) {
+    checkpoint.fail("sharded", "cannot be combined with checkpoint.asynchronous");
+  }
   auto& stopping = config.table("early_stopping");
   job.patience = stopping.get_in<int64_t>("patience", 0, 0, kMany);
   job.early_stopping.patience = job.patience;

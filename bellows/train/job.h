@@ -31,6 +31,7 @@ struct Job {
   std::unique_ptr<nn::Model> model;
   std::unique_ptr<optim::Optimizer> optimizer;
   parallel::DdpOptions ddp;
+  bool sharded_checkpoints = false;
   CheckpointingOptions checkpointing;
   std::shared_ptr<const optim::Schedule> schedule;  // null: a constant rate
   int64_t patience = 0;                             // 0: no early stopping

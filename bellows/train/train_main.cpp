@@ -135,7 +135,8 @@ Outcome run_job(Job& job, const Run& run, const parallel::Group& group, const st
                    .device = job.device.device,
                    .log_every = job.log_every,
                    .group = group,
-                   .ddp = job.ddp});
+                   .ddp = job.ddp,
+                   .sharded_checkpoints = job.sharded_checkpoints});
   const bool first = group.rank() == 0;
   if (first) add_reports(trainer, run.path);
   if (job.schedule) trainer.add(std::make_shared<LearningRate>(*job.optimizer, job.schedule));

@@ -13,6 +13,7 @@
 #include "bellows/core/text.h"
 #include "bellows/device/move.h"
 #include "bellows/train/memory_use.h"
+#include "bellows/train/sharded_checkpoint.h"
 
 namespace bellows::train {
 namespace {
@@ -349,8 +350,12 @@ std::filesystem::path Trainer::save(
     const std::filesystem::path& root,
     const std::function<void(const std::filesystem::path&)>& after) {
   const auto all = parts_to_save();
+  std::filesystem::path saved;
+  if (options_.sharded_checkpoints) {
+    saved = save_sharded(group(), root, progress_.step, model_, all);
+  }
   const Tree directory = on_first_rank(group(), [&] {
-    const std::filesystem::path saved = checkpoint::save(root, progress_.step, model_, all);
+    if (saved.empty()) saved = checkpoint::save(root, progress_.step, model_, all);
     if (after) after(saved);
     return Tree(saved.string());
   });
@@ -359,6 +364,10 @@ std::filesystem::path Trainer::save(
 
 void Trainer::save(const std::filesystem::path& root, checkpoint::AsyncSaver& saver,
                    std::function<void(const std::filesystem::path&)> after) {
+  if (options_.sharded_checkpoints) {
+    throw ValueError(
+        "a checkpoint that all ranks write together cannot be written in the background");
+  }
   const auto all = parts_to_save();
   on_first_rank(group(), [&] {
     saver.save(root, progress_.step, model_, all, std::move(after));

@@ -40,6 +40,8 @@ struct TrainerOptions {
   parallel::Group group = {};
   /// How gradients are averaged over them.
   parallel::DdpOptions ddp = {};
+  /// Whether all of them write a checkpoint together (train/sharded_checkpoint.h), or rank 0 alone.
+  bool sharded_checkpoints = false;
 };
 
 /// How fit() ended.
@@ -77,12 +79,13 @@ class Trainer {
   void stop() { stop_ = true; }
 
   /// Writes a checkpoint of everything under `root` (checkpoint/checkpoint.h), calls `after`, and
-  /// returns its directory; with several ranks, rank 0 does. Only from callbacks or after fit().
+  /// returns its directory; with several ranks, rank 0 does, or all together. Only from callbacks
+  /// or after fit().
   std::filesystem::path save(
       const std::filesystem::path& root,
       const std::function<void(const std::filesystem::path& directory)>& after = {});
   /// The same behind the caller's back (checkpoint/async_saver.h): returns once the state has been
-  /// copied.
+  /// copied. Throws ValueError with sharded_checkpoints.
   void save(const std::filesystem::path& root, checkpoint::AsyncSaver& saver,
             std::function<void(const std::filesystem::path& directory)> after = {});
   /// Restores everything, the training loader's position included; call it before fit() with that

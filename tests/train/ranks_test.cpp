@@ -8,6 +8,7 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/mse_loss.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -20,6 +21,7 @@
 #include "bellows/optim/adamw.h"
 #include "bellows/parallel/init.h"
 #include "bellows/train/checkpointing.h"
+#include "bellows/train/sharded_checkpoint.h"
 #include "bellows/train/trainer.h"
 #include "tests/support/message_of.h"
 #include "tests/support/process.h"
@@ -194,10 +196,21 @@ TEST(RanksTest, OneCheckpointOfAllRanksGoesOnOnAnyNumberOfThem) {
         CheckpointingOptions{.root = folder.path(), .every_steps = 1, .keep = 100}));
   };
   EXPECT_TRUE(at::equal(train(2, save).front().weight, unbroken.weight));
+  const TemporaryFolder shards;
+  const auto save_shards = [&](Trainer& trainer, Rank&) {
+    trainer.add(std::make_shared<Checkpointing>(
+        CheckpointingOptions{.root = shards.path(), .every_steps = 1, .keep = 100}));
+  };
+  TrainerOptions sharded{.epochs = 3};
+  sharded.sharded_checkpoints = true;
+  EXPECT_TRUE(at::equal(train(2, save_shards, sharded).front().weight, unbroken.weight));
+  EXPECT_TRUE(std::filesystem::exists(checkpoint::directory_of(shards.path(), 11) /
+                                      "model-00002-of-00002.safetensors"));
   for (const int64_t ranks : {1, 2, 3, 4}) {
     for (const int64_t step : {1, 4, 6, 11}) {
       const auto load = [&](Trainer& trainer, Rank& rank) {
-        trainer.load(checkpoint::directory_of(folder.path(), step), *rank.training);
+        const auto& root = step < 5 ? folder : shards;
+        trainer.load(checkpoint::directory_of(root.path(), step), *rank.training);
       };
       for (const Result& result : train(ranks, load)) {
         if (ranks == 2) {
@@ -233,6 +246,33 @@ TEST(RanksTest, AllRanksLearnThatASaveFailed) {
   ASSERT_EQ(messages.size(), 2);
   for (const std::string& message : messages)
     EXPECT_THAT(message, HasSubstr("/dev/null: mkdir: Not a directory"));
+}
+
+TEST(RanksTest, AFaultOnOneRankFailsASaveOfAllAndTheOneBeforeStays) {
+  const TemporaryFolder folder;
+  const auto weights = [](int64_t size) {
+    const NamedTensors all{{"weight", at::ones({size, 100'000}).requires_grad_()}};
+    return nn::from_function([](const Tree& input) { return input; }, all);
+  };
+  parallel::run_threads(3, [&](Group group) {
+    const auto saved = save_sharded(group, folder.path(), 1, weights(3), {});
+    checkpoint::verify(saved);
+    EXPECT_TRUE(std::filesystem::exists(saved / "model-00003-of-00003.safetensors"));
+    EXPECT_THAT(message_of<ValueError>([&] {
+                  save_sharded(group, folder.path(), 2, weights(group.rank() == 1 ? 4 : 3), {});
+                }),
+                HasSubstr(group.rank() == 1 ? "other names or shapes than on rank 0"
+                                            : "rank 1: a sharded checkpoint"));
+    EXPECT_EQ(checkpoint::latest(folder.path()), saved);
+    // The same step once more, now whole; what the failed save left is gone.
+    EXPECT_EQ(save_sharded(group, folder.path(), 2, weights(3), {}),
+              checkpoint::directory_of(folder.path(), 2));
+  });
+  int entries = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    ++entries;
+  }
+  EXPECT_EQ(entries, 3);  // two steps and `last`
 }
 
 TEST(RanksTest, WorkOfTheFirstRankIsKnownToAll) {
