@@ -52,7 +52,9 @@ class Spreading {
       }
       used_ += row_bytes * static_cast<uint64_t>(count);
       row += std::max<int64_t>(count, 1);
-      while (used_ >= end_of_share() && rank_ + 1 < ranks_) ++rank_;
+      // A share with a crumb of room is full.
+      const uint64_t crumb = std::min(kLeastSlice, share_ / 2);
+      while (used_ + crumb >= end_of_share() && rank_ + 1 < ranks_) ++rank_;
     }
     if (!sliced.slices.empty()) part().sliced[name] = std::move(sliced);
   }
@@ -62,7 +64,7 @@ class Spreading {
     if (rank_ + 1 == ranks_ || row_bytes == 0) return rows;
     const uint64_t room = end_of_share() - used_;
     const uint64_t all = row_bytes * static_cast<uint64_t>(rows);
-    if (all <= room || room < kLeastSlice || all - room < kLeastSlice) return rows;
+    if (all <= room || all - room < kLeastSlice) return rows;
     return std::min<int64_t>(rows, static_cast<int64_t>((room + row_bytes - 1) / row_bytes));
   }
 
