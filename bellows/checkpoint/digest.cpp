@@ -18,6 +18,23 @@ uint64_t hash_of(std::string_view bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
+struct BlockHash::State {
+  XXH3_state_t state;
+};
+
+BlockHash::BlockHash() : state_(std::make_unique<State>()) {
+  XXH3_64bits_reset(&state_->state);
+}
+BlockHash::~BlockHash() = default;
+
+void BlockHash::add(std::span<const std::byte> bytes) {
+  XXH3_64bits_update(&state_->state, bytes.data(), bytes.size());
+}
+
+uint64_t BlockHash::value() const {
+  return XXH3_64bits_digest(&state_->state);
+}
+
 std::string hash_text(uint64_t hash) {
   std::array<char, 17> text = {};
   std::snprintf(text.data(), text.size(), "%016" PRIx64, hash);

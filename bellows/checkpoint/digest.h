@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -29,6 +30,21 @@ struct Digest {
 /// XXH3, 64 bits.
 uint64_t hash_of(std::span<const std::byte> bytes);
 uint64_t hash_of(std::string_view bytes);
+
+/// hash_of() of bytes that come in parts.
+class BlockHash {
+ public:
+  BlockHash();
+  ~BlockHash();
+  BlockHash(const BlockHash&) = delete;
+  BlockHash& operator=(const BlockHash&) = delete;
+  void add(std::span<const std::byte> bytes);
+  uint64_t value() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 /// 16 hexadecimal digits, and back.
 std::string hash_text(uint64_t hash);

@@ -3,7 +3,6 @@
 #include <bit>
 #include <cstring>
 #include <mutex>
-#include <sys/mman.h>
 #include <unordered_map>
 
 #include <ATen/Parallel.h>
@@ -54,6 +53,19 @@ struct Piece {
   uint64_t hash = 0;
 };
 
+// Reads and hashes; what is hashed has just been read and is still near the processor.
+void read_piece(const InputFile& file, Piece& piece, std::span<std::byte> memory, bool hash) {
+  constexpr size_t kNear = size_t{256} << 10;
+  if (!hash) return file.read(piece.offset, memory);
+  BlockHash block;
+  for (size_t done = 0; done < memory.size(); done += kNear) {
+    const auto part = memory.subspan(done, std::min(kNear, memory.size() - done));
+    file.read(piece.offset + done, part);
+    block.add(part);
+  }
+  piece.hash = block.value();
+}
+
 // Reads and hashes all pieces, by as many threads as LibTorch uses.
 void read_pieces(const InputFile& file, std::vector<Piece>& pieces, bool hash) {
   uint64_t bytes = 0;
@@ -67,8 +79,7 @@ void read_pieces(const InputFile& file, std::vector<Piece>& pieces, bool hash) {
     for (Piece& piece : std::span(pieces).subspan(begin, end - begin)) {
       if (piece.memory == nullptr) scratch.resize(std::max(scratch.size(), piece.bytes));
       const std::span memory(piece.memory == nullptr ? scratch.data() : piece.memory, piece.bytes);
-      file.read(piece.offset, memory);
-      if (hash) piece.hash = hash_of(memory);
+      read_piece(file, piece, memory, hash);
     }
   });
 }
@@ -79,15 +90,6 @@ void add_pieces(uint64_t offset, std::byte* memory, size_t bytes, std::vector<Pi
     pieces.push_back({offset + done, memory == nullptr ? nullptr : memory + done,
                       std::min(kBlockBytes, bytes - done)});
   }
-}
-
-// Fresh memory in large pages: half of the time of a read goes into faults of small ones.
-void advise_large_pages(const at::Tensor& tensor) {
-  constexpr uintptr_t kLargePage = uintptr_t{2} << 20;
-  const auto begin = reinterpret_cast<uintptr_t>(tensor.data_ptr());
-  const uintptr_t first = (begin + kLargePage - 1) / kLargePage * kLargePage;
-  const uintptr_t last = (begin + tensor.nbytes()) / kLargePage * kLargePage;
-  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 
 }  // namespace
@@ -140,7 +142,6 @@ struct SafetensorsFile::State {
     for (const TensorEntry& entry : entries) forms.push_back(form_of(entry));
     for (size_t i = 0; i < entries.size(); ++i) {
       at::Tensor tensor = at::empty(forms[i].sizes, at::TensorOptions(forms[i].type));
-      advise_large_pages(tensor);
       memory.push_back(static_cast<std::byte*>(tensor.data_ptr()));
       tensors.emplace_back(entries[i].name, std::move(tensor));
     }
