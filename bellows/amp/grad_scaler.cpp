@@ -7,10 +7,8 @@
 
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_amp_update_scale.h>
-#include <ATen/ops/_values.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/reciprocal.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
@@ -51,7 +49,7 @@ at::Tensor values_of(const at::Tensor& parameter) {
   at::Tensor& gradient = parameter.mutable_grad();
   if (gradient.layout() == at::kStrided) return gradient;
   if (gradient.scalar_type() == at::kHalf) gradient = gradient.coalesce();
-  return at::_values(gradient);
+  return gradient._values();
 }
 
 // Gradients of one device and type, as the kernel wants them.

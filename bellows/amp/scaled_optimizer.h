@@ -11,7 +11,7 @@ namespace bellows::amp {
 
 struct ScaledOptimizer {
   const void* identity = nullptr;
-  std::vector<at::Tensor> parameters;       // of all groups, in order
+  std::vector<at::Tensor> parameters = {};  // of all groups, in order
   std::function<std::string(size_t)> name;  // of parameters[i]
   std::function<void()> step;
   bool needs_closure = false;  // LBFGS
