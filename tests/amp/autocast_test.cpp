@@ -135,6 +135,19 @@ TEST(AutocastTest, AWeightChangedByHandIsSeenAfterTheCacheIsCleared) {
   EXPECT_EQ(at::linear(at::ones({1, 2}), w).item<float>(), 10);
 }
 
+TEST(AutocastTest, GradientsSwitchedOffInsideAreOnAgainAfterTheCacheIsCleared) {
+  const at::Tensor w = weight(1);
+  const auto forward = [&] { return at::linear(at::ones({1, 2}), w).sum(); };
+  const Autocast autocast(at::kCPU);
+  {
+    const c10::NoGradGuard no_grad;
+    forward();
+  }
+  clear_autocast_cache();
+  forward().backward();
+  EXPECT_TRUE(w.grad().defined());
+}
+
 // LibTorch's cache holds one cast a weight, whatever its type.
 TEST(AutocastTest, AnotherTypeInsideOrInAnotherThreadGetsCastsOfItsOwn) {
   const at::Tensor w = weight(1);

@@ -20,7 +20,7 @@
 namespace bellows::amp {
 namespace {
 
-class AmpGpuTest : public testing::Test {
+class AmpGpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
     const CudaReport report = cuda_report();

@@ -14,6 +14,7 @@
 
 #include "bellows/amp/autocast.h"
 #include "bellows/core/error.h"
+#include "bellows/device/seed.h"
 #include "bellows/optim/adamw.h"
 #include "bellows/optim/schedule.h"
 #include "bellows/optim/sgd.h"
@@ -80,12 +81,13 @@ TEST_F(GradScalerTest, AnInfiniteGradientSkipsTheStepAndHalvesTheScaleAndGoodOne
 
 // The whole loop under autocast, with clipping, against float32.
 TEST_F(GradScalerTest, TrainingUnderAutocastFollowsFloat32) {
+  seed_everything(1);
   const at::Tensor x = at::randn({64, 8}), y = x.matmul(at::randn({8, 1}));
   const auto train = [&](std::optional<at::ScalarType> dtype, bool enabled) {
     const at::Tensor w = at::zeros({1, 8}).set_requires_grad(true);
     const NamedTensors parameters{{"w", w}};
     optim::SGD sgd(parameters, {.lr = 0.05});
-    GradScaler scaler({.growth_interval = 5, .enabled = enabled});
+    GradScaler scaler({.init_scale = 1024, .growth_interval = 20, .enabled = enabled});
     for (int step = 0; step < 40; ++step) {
       sgd.zero_grad();
       at::Tensor loss;
@@ -211,11 +213,8 @@ TEST_F(GradScalerTest, GradientsOfSeveralTypesAndSparseOnesAreUnscaled) {
 TEST_F(GradScalerTest, LibTorchsOptimizersStepAndLbfgsIsRefused) {
   torch::optim::SGD sgd({w_}, 1.0);
   backward(0.5);
-  const Autocast autocast(at::kCPU);
-  const auto out = [&] { return at::linear(at::ones({1, 2}), w_.view({1, 2})).item<float>(); };
-  EXPECT_EQ(out(), 2);
   EXPECT_TRUE(scaler_.step(sgd));
-  EXPECT_EQ(out(), 1);
+  EXPECT_EQ(w_[0].item<float>(), 0.5);
   scaler_.update();
   torch::optim::LBFGS lbfgs({w_}, 1.0);
   const std::string refused = "LBFGS evaluates the loss several times a step";

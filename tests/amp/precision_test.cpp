@@ -23,8 +23,8 @@ TEST(PrecisionTest, EveryNameIsReadAndWrittenBack) {
 
 TEST(PrecisionTest, AnotherWordIsAnsweredWithTheNearest) {
   EXPECT_THAT(message_of<ValueError>([] { parse_precision("bf61"); }),
-              testing::AllOf(HasSubstr("got 'bf61'"), HasSubstr("fp32, tf32, bf16"),
-                             HasSubstr("did you mean 'bf16'")));
+              ::testing::AllOf(HasSubstr("got 'bf61'"), HasSubstr("fp32, tf32, bf16"),
+                               HasSubstr("did you mean 'bf16'")));
 }
 
 TEST(PrecisionTest, EachConsistsOfWhatItSays) {
@@ -43,14 +43,14 @@ TEST(PrecisionTest, EachConsistsOfWhatItSays) {
 }
 
 TEST(PrecisionTest, Tf32IsSwitchedForTheProcessAndNothingIsPrinted) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   set_allow_tf32(true);
   EXPECT_TRUE(at::globalContext().allowTF32CuBLAS());
   EXPECT_TRUE(at::globalContext().allowTF32CuDNN());
   set_allow_tf32(false);
   EXPECT_FALSE(at::globalContext().allowTF32CuBLAS());
   EXPECT_FALSE(at::globalContext().allowTF32CuDNN());
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
 TEST(PrecisionTest, TensorsAreConvertedUnderAllTheirHandles) {

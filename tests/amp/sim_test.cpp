@@ -1,5 +1,7 @@
 // Mixed precision on simulated devices.
 #include <gmock/gmock.h>
+#include <optional>
+#include <thread>
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
@@ -53,15 +55,15 @@ std::vector<at::Tensor> train(c10::Device device, at::ScalarType type) {
   const at::Tensor x = on(at::arange(32).to(at::kFloat).view({8, 4}) / 32);
   const at::Tensor w = on(at::full({1, 4}, 0.25)).set_requires_grad(true);
   optim::AdamW adamw({{"w", w}}, {.lr = 1e-2});
-  GradScaler scaler({.growth_interval = 4});
+  GradScaler scaler({.init_scale = 1024, .growth_interval = 4});
   for (int step = 0; step < 20; ++step) {
     adamw.zero_grad();
     at::Tensor loss;
     {
       const Autocast autocast(device, {.dtype = type});
-      loss = at::linear(x, w).pow(2).mean();
+      loss = at::linear(x, w).to(at::kFloat).pow(2).mean();
     }
-    scaler.scale(loss.to(at::kFloat)).backward();
+    scaler.scale(loss).backward();
     if (step % 7 == 3) w.mutable_grad().fill_(std::numeric_limits<float>::infinity());
     EXPECT_EQ(scaler.step(adamw), step % 7 != 3) << step;
     scaler.update();
@@ -152,6 +154,29 @@ TEST_F(AmpSimTest, ABackwardUnderAnOpenGuardUsesTheNewestWeights) {
     out.sum().backward();
     sgd.step();
   }
+}
+
+// Each device's backwards run in one thread of autograd's, whoever asks for them.
+TEST_F(AmpSimTest, FourThreadsTrainWithTheirNewestWeights) {
+  const auto train = [](c10::Device device) {
+    const at::Tensor w = at::zeros({1, 2}, at::TensorOptions(device)).set_requires_grad(true);
+    const at::Tensor x = at::ones({1, 2}, at::TensorOptions(device));
+    optim::SGD sgd({{"w", w}}, {.lr = 1.0});
+    GradScaler scaler;
+    for (int step = 0; step < 100; ++step) {
+      sgd.zero_grad();
+      std::optional<Autocast> autocast(std::in_place, device);
+      const at::Tensor out = at::linear(x, w);
+      ASSERT_EQ(out.item<float>(), -2.0F * static_cast<float>(step));
+      if (step % 2 == 0) autocast.reset();
+      scaler.scale(out.to(at::kFloat).sum()).backward();
+      ASSERT_TRUE(scaler.step(sgd));
+      scaler.update();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back(train, i % 2 == 0 ? sim0_ : sim1_);
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace
