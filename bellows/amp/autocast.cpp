@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <ATen/autocast_mode.h>
-#include <c10/core/GradMode.h>
 
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
@@ -74,7 +73,7 @@ Autocast::Autocast(c10::Device device, AutocastOptions options)
       was_cached_(at::autocast::is_autocast_cache_enabled()),
       was_dtype_(at::autocast::get_autocast_dtype(type_)) {
   shares_cache_ = options.enabled && options.cache_enabled.value_or(was_cached_) &&
-                  c10::GradMode::is_enabled() && cache_users().enter(type_, dtype_);
+                  cache_users().enter(type_, dtype_);
   at::autocast::set_autocast_enabled(type_, options.enabled);
   at::autocast::set_autocast_dtype(type_, dtype_);
   if (at::autocast::increment_nesting() == 1) at::autocast::clear_cache();

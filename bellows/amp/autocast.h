@@ -25,11 +25,11 @@ struct AutocastOptions {
 /// that made them, and each restores what it found.
 ///
 /// LibTorch's cache of casts is one for the whole process and knows a weight by its address alone.
-/// So that no thread gets a cast that is stale, of another type or without gradient, the cache is
-/// emptied when an outermost guard is opened and when it ends, and a guard goes without it where
-/// gradients are off or a guard of another type is open for that kind of device anywhere. The
-/// optimizers of Bellows and GradScaler::step empty it as well; whoever else changes weights while
-/// a guard is open, or switches gradients off inside of one, calls clear_autocast_cache() after.
+/// So that no thread gets a cast that is stale or of another type, the cache is emptied when an
+/// outermost guard is opened and when it ends, and a guard goes without it where one of another
+/// type is open for that kind of device, in whichever thread. The optimizers of Bellows and
+/// GradScaler::step empty it as well; whoever else changes weights while a guard is open calls
+/// clear_autocast_cache() after.
 class Autocast {
  public:
   /// Throws ValueError for another dtype or a kind of device without autocast, EnvironmentError for
