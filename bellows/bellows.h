@@ -5,6 +5,11 @@
 
 // Without exceptions the line above is the one error; LibTorch's headers would add a page.
 #if !defined(__GNUC__) || defined(__EXCEPTIONS)
+#include "bellows/amp/anomaly.h"
+#include "bellows/amp/autocast.h"
+#include "bellows/amp/grad_scaler.h"
+#include "bellows/amp/master_weights.h"
+#include "bellows/amp/precision.h"
 #include "bellows/checkpoint/async_saver.h"
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/checkpoint/py_value.h"

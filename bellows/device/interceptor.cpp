@@ -45,6 +45,21 @@ class Call : public OperatorCall {
       visit_value(arguments[i].name(), stack_[first + i], visit);
   }
 
+  void when_done(std::function<void(const std::vector<at::Tensor>&)> fn) const override {
+    after_.push_back(std::move(fn));
+  }
+
+  /// The stack holds the results now.
+  void done() const {
+    if (after_.empty()) return;
+    std::vector<at::Tensor> results;
+    const size_t first = stack_.size() - schema_.returns().size();
+    for (size_t i = first; i < stack_.size(); ++i)
+      visit_value("", stack_[i],
+                  [&](const std::string&, const at::Tensor& one) { results.push_back(one); });
+    for (auto fn = after_.rbegin(); fn != after_.rend(); ++fn) (*fn)(results);
+  }
+
  private:
   static void visit_value(const std::string& name, const c10::IValue& value,
                           const std::function<void(const std::string&, const at::Tensor&)>& visit) {
@@ -59,13 +74,15 @@ class Call : public OperatorCall {
 
   const c10::FunctionSchema& schema_;
   const torch::jit::Stack& stack_;
+  mutable std::vector<std::function<void(const std::vector<at::Tensor>&)>> after_;
 };
 
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard off(kKey);
   const auto* visitors = visitors_in_force();
-  if (visitors && visitors->visit(Call(op, *stack), *stack)) return;
-  op.callBoxed(stack);
+  const Call call(op, *stack);
+  if (!visitors || !visitors->visit(call, *stack)) op.callBoxed(stack);
+  call.done();
 }
 
 }  // namespace

@@ -30,6 +30,9 @@ class OperatorCall {
   virtual void for_each_tensor(
       const std::function<void(const std::string& argument, const at::Tensor& tensor)>& visit)
       const = 0;
+  /// Has `fn` called with the operator's results (all defined tensors, also those in lists) once it
+  /// has run, or a handler in its place; where it throws, not at all. In reverse order of asking.
+  virtual void when_done(std::function<void(const std::vector<at::Tensor>& results)> fn) const = 0;
 };
 
 using OperatorVisitor = std::function<void(const OperatorCall&)>;

@@ -10,6 +10,8 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
+#include "bellows/core/text.h"
+
 namespace bellows {
 namespace {
 
@@ -65,6 +67,31 @@ TEST(InterceptorTest, AHandlerMayTakeTheOperatorsPlaceAndUseAutograd) {
   EXPECT_EQ(a.grad()[0].item<float>(), 1);
   EXPECT_THAT(inner, testing::Not(Contains("aten::mul")));
   EXPECT_THAT(inner, Contains("aten::sum"));
+}
+
+TEST(InterceptorTest, ResultsAreSeenWhoeverRanTheOperator) {
+  Names seen;
+  const at::Tensor a = at::ones({2});
+  const InterceptGuard visitor([&](const OperatorCall& call) {
+    const std::string name(call.name());
+    call.when_done([&seen, name](const std::vector<at::Tensor>& results) {
+      for (const at::Tensor& one : results)
+        seen.push_back(concat(name, " ", one.numel(), " ", one.sum().item<float>()));
+    });
+  });
+  const InterceptGuard handler(
+      OperatorHandler([&](const OperatorCall& call, std::vector<c10::IValue>& stack) {
+        if (call.name() != "aten::mul") return false;
+        stack.resize(stack.size() - 2);
+        stack.emplace_back(at::ones({5}));
+        return true;
+      }));
+  a.add(a);
+  a.mul(a);
+  a.split(1);
+  EXPECT_THROW(a.view({7}), c10::Error);
+  EXPECT_THAT(seen,
+              ElementsAre("aten::add 2 4", "aten::mul 5 5", "aten::split 1 1", "aten::split 1 1"));
 }
 
 TEST(InterceptorTest, ElementsOfListsAreSeen) {
