@@ -9,6 +9,8 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
+#include "bellows/amp/master_weights.h"
+#include "bellows/amp/precision.h"
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
 #include "bellows/device/seed.h"
@@ -32,7 +34,8 @@ void check_model_takes(const Job& job, const Tree& example, int64_t classes) {
   job.model->eval();
   at::Tensor logits;
   try {
-    logits = job.model->forward(example[0]).tensor();
+    const auto type = amp::settings_of(job.update.precision).parameters;
+    logits = job.model->forward(amp::cast_floating(example[0], type)).tensor();
   } catch (const c10::Error& error) {
     throw ValueError(
         concat("model.name: ", job.model_name,
@@ -44,6 +47,34 @@ void check_model_takes(const Job& job, const Tree& example, int64_t classes) {
                             " for one sample, expected [1, ", classes,
                             "]: one for each class of the data"));
   }
+}
+
+UpdateOptions update_options(Options& precision, Options& optimizer) {
+  UpdateOptions options;
+  constexpr double kLargest = std::numeric_limits<double>::max();
+  const auto mode =
+      precision.get_one_of("mode", "fp32", {"fp32", "tf32", "bf16", "fp16", "bf16-true"});
+  options.precision = amp::parse_precision(mode);
+  auto& scaler = options.scaler;
+  scaler.init_scale = precision.get_in<double>("init_scale", scaler.init_scale, 1e-30, 1e30);
+  scaler.growth_interval =
+      precision.get_in<int64_t>("growth_interval", scaler.growth_interval, 1, kMany);
+  scaler.max_consecutive_skips =
+      precision.get_in<int64_t>("max_consecutive_skips", scaler.max_consecutive_skips, 0, kMany);
+  options.clip_norm = optimizer.get_in<double>("clip_norm", 0, 0, kLargest);
+  options.clip_value = optimizer.get_in<double>("clip_value", 0, 0, kLargest);
+  return options;
+}
+
+/// Over float32 copies, where the parameters are kept in another type.
+std::unique_ptr<optim::Optimizer> make_optimizer(Options& options, const nn::Model& model,
+                                                 at::ScalarType type) {
+  if (type == at::kFloat) return optim::make_optimizer(options, model.named_parameters());
+  amp::convert(model.named_parameters(), type);
+  amp::convert(model.named_buffers(), type);
+  return std::make_unique<amp::MasterWeights>(model.named_parameters(), [&](NamedTensors masters) {
+    return optim::make_optimizer(options, std::move(masters));
+  });
 }
 
 /// "cuda" is the device that belongs to this rank's place on its machine.
@@ -131,7 +162,8 @@ Job make_job(Config& config, const nn::Registry& registry, Purpose purpose,
     line.end_factor = schedule.get_in<double>("end_factor", line.end_factor, 0, 1);
     line.total_iters = schedule.get_in<int64_t>("total_steps", 0, 0, kMany);
   }
-  config.table("precision").get_one_of("mode", "fp32", {"fp32"});
+  job.update = update_options(config.table("precision"), config.table("optim"));
+  job.accumulate = config.table("optim").get_in<int64_t>("accumulate", 1, 1, kMany);
 
   auto& model_table = config.table("model");
   job.model_name = model_table.get<std::string>("name", "convnet");
@@ -139,7 +171,8 @@ Job make_job(Config& config, const nn::Registry& registry, Purpose purpose,
   set_deterministic(deterministic);
   seed_everything(seed);
   job.model = std::make_unique<nn::Model>(registry.make(job.model_name, model_table));
-  job.optimizer = optim::make_optimizer(config.table("optim"), job.model->named_parameters());
+  job.optimizer = make_optimizer(config.table("optim"), *job.model,
+                                 amp::settings_of(job.update.precision).parameters);
   config.reject_unknown();
   job.device = pick_device(device_of_rank(device, group));
 

@@ -16,6 +16,7 @@
 #include "bellows/train/checkpointing.h"
 #include "bellows/train/config.h"
 #include "bellows/train/early_stopping.h"
+#include "bellows/train/update.h"
 
 namespace bellows::train {
 
@@ -32,6 +33,8 @@ struct Job {
   std::unique_ptr<optim::Optimizer> optimizer;
   parallel::DdpOptions ddp;
   bool sharded_checkpoints = false;
+  UpdateOptions update;    // precision and clipping
+  int64_t accumulate = 1;  // batches of a step
   CheckpointingOptions checkpointing;
   std::shared_ptr<const optim::Schedule> schedule;  // null: a constant rate
   int64_t patience = 0;                             // 0: no early stopping

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "bellows/nn/model.h"
@@ -14,6 +15,10 @@ namespace bellows::train {
 struct StepOutput {
   at::Tensor loss;
   std::map<std::string, at::Tensor> metrics;
+  /// What `loss` is a mean over, where that is not the batch's samples: the number of tokens, say.
+  /// A step that is made of several batches, or of several ranks' ones, then has the gradients of
+  /// the mean over all of them. Either all batches of a step have it or none.
+  std::optional<double> weight = {};
 };
 
 using StepFunction = std::function<StepOutput(const nn::Model& model, const Tree& batch)>;

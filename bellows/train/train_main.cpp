@@ -10,6 +10,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "bellows/amp/master_weights.h"
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/core/agent_client.h"
 #include "bellows/core/error.h"
@@ -65,16 +66,29 @@ Run open_run(const parallel::Group& group, const fs::path& path, const ResumeMod
   return run;
 }
 
+/// The one inside, where that works on float32 copies of the parameters.
+optim::Optimizer& inner(optim::Optimizer& optimizer) {
+  auto* masters = dynamic_cast<amp::MasterWeights*>(&optimizer);
+  return masters == nullptr ? optimizer : masters->optimizer();
+}
+
 void announce(const Job& job, const Run& run, const parallel::Group& group) {
   const std::string ranks =
-      group.size() == 1 ? ""
-                        : concat(" on each of ", group.size(), " ranks over ", group.backend(),
-                                 ", ", group.size() * job.batch_size, " in a step");
-  const auto text =
-      concat("device ", job.device.reason, ", model ", job.model_name, " with ",
-             job.model->parameter_count(), " parameters, ", job.training->samples(),
-             " training samples in batches of ", job.batch_size, ranks, ", ", job.optimizer->name(),
-             " with lr ", job.optimizer->lr(0), ", run directory ", run.path.string());
+      group.size() == 1
+          ? ""
+          : concat(" on each of ", group.size(), " ranks over ", group.backend(), ", ",
+                   group.size() * job.batch_size * job.accumulate, " in a step");
+  const std::string micro =
+      job.accumulate == 1 ? "" : concat(", ", job.accumulate, " of them in a step");
+  const std::string precision =
+      job.update.precision == amp::Precision::fp32
+          ? ""
+          : concat(", precision ", amp::precision_name(job.update.precision));
+  const auto text = concat("device ", job.device.reason, ", model ", job.model_name, " with ",
+                           job.model->parameter_count(), " parameters, ", job.training->samples(),
+                           " training samples in batches of ", job.batch_size, micro, ranks,
+                           precision, ", ", inner(*job.optimizer).name(), " with lr ",
+                           job.optimizer->lr(0), ", run directory ", run.path.string());
   if (group.rank() == 0) std::cout << text << std::endl;
   log::info(text);
 }
@@ -82,7 +96,8 @@ void announce(const Job& job, const Run& run, const parallel::Group& group) {
 /// Loads the first candidate that is not damaged, and gives it; nothing for a new run. Options of
 /// the optimizer are the configuration's, not the checkpoint's.
 std::optional<fs::path> resume(Trainer& trainer, Job& job, const Run& run) {
-  const Tree configured = trainer.optimizer().state_dict().at("groups");
+  optim::Optimizer& optimizer = inner(trainer.optimizer());
+  const Tree configured = optimizer.state_dict().at("groups");
   for (const auto& candidate : run.candidates) {
     try {
       trainer.load(candidate, *job.training);
@@ -91,9 +106,9 @@ std::optional<fs::path> resume(Trainer& trainer, Job& job, const Run& run) {
       log::warn(concat("skipping the checkpoint ", candidate.string(), ": ", error.what()));
       continue;
     }
-    Tree state = trainer.optimizer().state_dict();
+    Tree state = optimizer.state_dict();
     state.dict()["groups"] = configured;
-    trainer.optimizer().load_state_dict(state);
+    optimizer.load_state_dict(state);
     if (run.opened) {
       run.opened->drop_checkpoints_after(trainer.progress().step);
       std::cout << "resuming from " << candidate.string() << std::endl;
@@ -136,6 +151,8 @@ Outcome run_job(Job& job, const Run& run, const parallel::Group& group, const st
                    .log_every = job.log_every,
                    .group = group,
                    .ddp = job.ddp,
+                   .update = job.update,
+                   .accumulate = job.accumulate,
                    .sharded_checkpoints = job.sharded_checkpoints});
   const bool first = group.rank() == 0;
   if (first) add_reports(trainer, run.path);
@@ -242,7 +259,8 @@ void evaluate(const std::string& path, const Arguments& arguments, const nn::Reg
   init_for(config);
   Job job = make_job(config, registry, Purpose::evaluation);
   checkpoint::load_weights(*checkpoint, *job.model);
-  Trainer trainer(*job.model, *job.optimizer, classification(), {.device = job.device.device});
+  Trainer trainer(*job.model, *job.optimizer, classification(),
+                  {.device = job.device.device, .update = job.update});
   const auto values = trainer.evaluate(*job.evaluation);
   if (!values) return;
   std::cout << "checkpoint " << checkpoint->string() << " on " << job.device.reason << '\n';

@@ -1,6 +1,7 @@
 #include "bellows/train/trainer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <c10/util/Exception.h>
 
@@ -85,11 +86,14 @@ Trainer::Trainer(nn::Model model, optim::Optimizer& optimizer, StepFunction step
       training_model_(model_),
       random_(options_.group),
       vote_(options_.group),
+      update_(optimizer, options_.device, options_.group, options_.update),
       state_(std::make_shared<State>(*this)) {
   if (options_.epochs < 0)
     throw ValueError(concat("epochs must be 0 or more, got ", options_.epochs));
   if (options_.log_every < 1)
     throw ValueError(concat("log_every must be 1 or more, got ", options_.log_every));
+  if (options_.accumulate < 1)
+    throw ValueError(concat("accumulate must be 1 or more, got ", options_.accumulate));
   if (!step_)
     throw ValueError("a trainer needs a step function, for example train::classification()");
   const auto parameters = model_.named_parameters();
@@ -144,8 +148,8 @@ Outcome Trainer::fit(data::Loader& training, data::Loader* evaluation) {
     const auto start = monotonic_clock().now();
     if (step_of_all()) {
       progress_.seconds += seconds_since(start);
-      if (progress_.step % options_.log_every == 0) log();
-      notify(&Callback::on_step);
+      if (stepped_ && progress_.step % options_.log_every == 0) log();
+      if (stepped_) notify(&Callback::on_step);
       if (group().size() == 1) agree();  // several have done so
     } else if (end_epoch(evaluation)) {
       agree();
@@ -176,64 +180,100 @@ std::optional<data::Batch> Trainer::next_batch() {
   return batch;
 }
 
+std::vector<data::Batch> Trainer::next_batches() {
+  std::vector<data::Batch> batches;
+  while (std::ssize(batches) < options_.accumulate) {
+    auto batch = next_batch();
+    if (!batch) break;
+    batches.push_back(std::move(*batch));
+  }
+  return batches;
+}
+
 bool Trainer::step_of_all() {
-  auto batch = next_batch();
-  const bool ended = !batch, alone = group().size() == 1;
+  std::vector<data::Batch> batches = next_batches();
+  const auto read = std::ssize(batches);
+  const bool alone = group().size() == 1, ended = batches.empty();
   if (alone && ended) return false;
-  if (!alone) vote_.start(wishes(ended ? 0 : batch->samples));
-  int64_t samples = ended ? 0 : batch->samples;
+  int64_t samples = 0;
+  for (const data::Batch& batch : batches) samples += batch.samples;
+  // The others' answers arrive while the first batch is computed.
+  bool asked = !alone;
+  if (asked) vote_.start(wishes(samples));
+  const auto total = [&] {
+    if (std::exchange(asked, false)) {
+      const Vote::Values all = vote_.wait();
+      heed(all);
+      samples = all.samples;
+    }
+    return samples;
+  };
   if (ended) {
-    const Vote::Values all = vote_.wait();
-    if (all.samples == 0) return false;
-    heed(all);
-    samples = all.samples;
-    batch = last_batch_;
-    if (!batch) {
+    if (total() == 0) return false;
+    if (!last_batch_) {
       throw ValueError(concat("rank ", group().rank(),
                               " had no batch of training data, while others had some; give each "
                               "rank at least one"));
     }
+    batches.push_back(*last_batch_);
   }
-  with_memory_context([&] {
-    if (!ended) batch->data = to(batch->data, options_.device, /*non_blocking=*/true);
-    if (!checked_) {
-      check_devices(options_.device, model_.named_parameters(), model_.named_buffers(),
-                    batch->data);
-      checked_ = true;
-    }
-    train_step(*batch, ended ? 0 : 1);
-  });
-  if (!alone && !ended) {
-    const Vote::Values all = vote_.wait();
-    heed(all);
-    samples = all.samples;
-    last_batch_ = std::move(batch);
-  }
-  ++progress_.step;
-  ++progress_.batch;
+  bool taken = true;
+  with_memory_context([&] { taken = train_step(batches, total, !ended); });
+  if (!alone && !ended) last_batch_ = std::move(batches.back());
+  progress_.batch += ended ? options_.accumulate : read;
   progress_.samples += samples;
+  if (taken) ++progress_.step;
+  stepped_ = taken;
   return true;
 }
 
-void Trainer::train_step(const data::Batch& batch, double weight) {
+bool Trainer::train_step(std::vector<data::Batch>& batches, const std::function<int64_t()>& total,
+                         bool counts) {
   optimizer_.zero_grad();
-  agent::phase("forward", progress_.step);
-  const StepOutput output = step_(training_model_, batch.data);
-  check_loss(output.loss);
-  agent::phase("backward", progress_.step);
-  (weight == 1 ? output.loss : output.loss.mul(weight)).backward();
-  if (weight > 0) epoch_metrics_.add(output, batch.samples, progress_.step + 1);
+  std::optional<double> weights;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    const auto weight = add_gradients(batches[i], total, counts, i + 1 == batches.size());
+    if (weight) weights = weights.value_or(0) + (counts ? *weight : 0);
+  }
   if (epoch_metrics_.pending() == 0 ||
       epoch_metrics_.pending() >= static_cast<size_t>(options_.log_every)) {
     collect();  // before the update: on the CPU a bad loss never reaches the weights
   }
   agent::phase("update", progress_.step);
-  optimizer_.step();
+  double factor = 1;
+  if (weights) {
+    const at::Tensor sum = at::full({1}, *weights, at::kDouble);
+    group().all_reduce(sum);
+    factor = static_cast<double>(total()) / sum.item<double>();
+  }
+  return update_.step(factor);
+}
+
+std::optional<double> Trainer::add_gradients(data::Batch& batch,
+                                             const std::function<int64_t()>& total, bool counts,
+                                             bool last) {
+  if (counts) batch.data = to(batch.data, options_.device, /*non_blocking=*/true);
+  if (!checked_) {
+    check_devices(options_.device, model_.named_parameters(), model_.named_buffers(), batch.data);
+    checked_ = true;
+  }
+  std::optional<parallel::DdpCore::NoSync> later;
+  if (ddp_ && !last) later.emplace(ddp_->state());
+  agent::phase("forward", progress_.step);
+  const StepOutput output = update_.forward(step_, training_model_, batch.data);
+  check_loss(output.loss);
+  // Of the mean over all samples; DistributedDataParallel divides by the ranks.
+  const double units = output.weight.value_or(static_cast<double>(batch.samples));
+  const double share = units * static_cast<double>(group().size()) / static_cast<double>(total());
+  agent::phase("backward", progress_.step);
+  update_.backward(output.loss, counts ? share : 0);
+  if (counts) epoch_metrics_.add(output, batch.samples, progress_.step + 1);
+  return output.weight;
 }
 
 void Trainer::collect() {
   const int64_t bad = epoch_metrics_.collect();
-  if (bad >= 0) fail_non_finite(bad);
+  if (bad >= 0 && !update_.skips()) fail_non_finite(bad);
   const auto means = epoch_metrics_.means();
   if (const auto loss = means.find("loss"); loss != means.end()) progress_.loss = loss->second;
 }
@@ -265,12 +305,12 @@ void Trainer::log() {
   epoch_metrics_.take_window_loss();
   const double seconds = progress_.seconds - logged_.seconds;
   const double samples = static_cast<double>(progress_.samples - logged_.samples);
-  const Values values{
-      {"train_loss", window.take_window_loss()},
-      {"lr", optimizer_.lr(0)},
-      {"samples_per_second", seconds > 0 ? samples / seconds : 0},
-      {"data_wait_share",
-       seconds > 0 ? (progress_.wait_seconds - logged_.wait_seconds) / seconds : 0}};
+  Values values{{"train_loss", window.take_window_loss()},
+                {"lr", optimizer_.lr(0)},
+                {"samples_per_second", seconds > 0 ? samples / seconds : 0},
+                {"data_wait_share",
+                 seconds > 0 ? (progress_.wait_seconds - logged_.wait_seconds) / seconds : 0}};
+  values.merge(update_.values());
   logged_ = progress_;
   notify(&Callback::on_log, values);
 }
@@ -312,8 +352,8 @@ std::optional<Values> Trainer::evaluate(data::Loader& loader) {
   while (auto batch = loader.next()) {
     if (interrupted()) break;
     with_memory_context([&] {
-      metrics.add(step_(model_, to(batch->data, options_.device, /*non_blocking=*/true)),
-                  batch->samples, progress_.step);
+      const Tree data = to(batch->data, options_.device, /*non_blocking=*/true);
+      metrics.add(update_.forward(step_, model_, data), batch->samples, progress_.step);
     });
     notify(&Callback::on_evaluation_batch, loader.position(), batches);
   }
@@ -330,6 +370,7 @@ std::map<std::string, Stateful*> Trainer::parts() {
   std::map<std::string, Stateful*> parts{
       {"optimizer", &optimizer_}, {"random", &random_}, {"trainer", state_.get()}};
   if (training_) parts["loader"] = training_;
+  if (update_.scaler() != nullptr) parts["scaler"] = update_.scaler();
   for (const auto& callback : callbacks_) {
     if (!callback->name().empty()) parts[callback->name()] = callback.get();
   }

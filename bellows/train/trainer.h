@@ -19,6 +19,7 @@
 #include "bellows/train/metrics.h"
 #include "bellows/train/ranks.h"
 #include "bellows/train/step.h"
+#include "bellows/train/update.h"
 
 namespace bellows::checkpoint {
 class AsyncSaver;
@@ -40,6 +41,11 @@ struct TrainerOptions {
   parallel::Group group = {};
   /// How gradients are averaged over them.
   parallel::DdpOptions ddp = {};
+  /// Precision and clipping.
+  UpdateOptions update = {};
+  /// Batches of one step. Their gradients are those of one batch of all of them, also where they
+  /// are not of one size (but for layers that look at a whole batch, as BatchNorm).
+  int64_t accumulate = 1;
   /// Whether all of them write a checkpoint together (train/sharded_checkpoint.h), or rank 0 alone.
   bool sharded_checkpoints = false;
 };
@@ -66,7 +72,8 @@ class Trainer {
 
   /// Trains until `epochs` are done, `stop()` is called or a signal asks for it (core/interrupt.h):
   /// the step at hand is finished first. After a `load` it goes on where the checkpoint was. Throws
-  /// NonFiniteError naming the step and the first bad parameter when the loss is NaN or infinite;
+  /// NonFiniteError naming the step and the first bad parameter when the loss is NaN or infinite
+  /// (with fp16, where such steps are skipped, after too many of them in a row);
   /// ValueError for tensors on the wrong device.
   Outcome fit(data::Loader& training, data::Loader* evaluation = nullptr);
 
@@ -109,9 +116,16 @@ class Trainer {
   template <class Fn>
   void with_memory_context(Fn fn) const;
   std::optional<data::Batch> next_batch();
+  /// Those of the next step; none where the epoch is over.
+  std::vector<data::Batch> next_batches();
   /// A step of all ranks, or nothing where the epoch is over for all. False: the latter.
   bool step_of_all();
-  void train_step(const data::Batch& batch, double weight);
+  /// Gradients of all batches together. `total`: the samples of all ranks, known late.
+  bool train_step(std::vector<data::Batch>& batches, const std::function<int64_t()>& total,
+                  bool counts);
+  /// Of one of them; gives the weight that the step function gave.
+  std::optional<double> add_gradients(data::Batch& batch, const std::function<int64_t()>& total,
+                                      bool counts, bool last);
   const MeanMetrics& saved_metrics() const { return merged_ ? *merged_ : epoch_metrics_; }
   Vote::Values wishes(int64_t samples = 0) const;
   void heed(const Vote::Values& all);
@@ -139,12 +153,14 @@ class Trainer {
   std::optional<MeanMetrics> merged_;  // of several ranks, for a checkpoint
   RandomOfRanks random_;
   Vote vote_;
+  Update update_;
   std::shared_ptr<State> state_;
   data::Loader* training_ = nullptr;
   std::optional<data::Batch> last_batch_;  // with several ranks
   Values last_values_;
   bool loaded_ = false;
   bool checked_ = false;      // the devices of model and batches
+  bool stepped_ = true;       // the last step was not skipped
   bool stop_ = false;         // wished on this rank
   bool stopped_ = false;      // by this rank or another
   bool interrupted_ = false;  // the same

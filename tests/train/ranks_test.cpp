@@ -2,6 +2,7 @@
 #include "bellows/train/ranks.h"
 
 #include <gmock/gmock.h>
+#include <limits>
 #include <mutex>
 
 #include <ATen/ops/addmm.h>
@@ -157,6 +158,50 @@ TEST(RanksTest, ARankWhoseDataEndEarlierTakesPartUntilAllHaveEnded) {
     EXPECT_EQ(result.progress.samples, 3 * 37);
     EXPECT_EQ(result.progress.step, 3 * 4);
   }
+}
+
+TEST(RanksTest, StepsOfUnevenSharesAreThoseOfTheJoinedBatch) {
+  // The last step has one sample: only one rank has any.
+  const Result alone = train(1, {}, {.epochs = 3}, data::Uneven::keep, 37).front();
+  for (const int64_t ranks : {2, 3, 4}) {
+    for (const int64_t accumulate : {1, 2}) {
+      TrainerOptions options{.epochs = 3};
+      options.accumulate = accumulate;
+      const Result expected =
+          accumulate == 1 ? alone : train(1, {}, options, data::Uneven::keep, 37).front();
+      for (const Result& result : train(ranks, {}, options, data::Uneven::keep, 37)) {
+        EXPECT_TRUE(at::allclose(result.weight, expected.weight, 1e-12, 1e-12))
+            << ranks << " ranks, accumulate " << accumulate;
+        EXPECT_EQ(result.progress.step, expected.progress.step);
+        EXPECT_EQ(result.progress.samples, expected.progress.samples);
+      }
+    }
+  }
+}
+
+TEST(RanksTest, WhereOneRankOverflowsAllSkip) {
+  const Problem problem;
+  std::vector<at::Tensor> weights(2);
+  parallel::run_threads(2, [&](Group group) {
+    Rank rank(problem, group);
+    int batch = 0;
+    const auto step = [&](const nn::Model& model, const Tree& data) {
+      StepOutput output = Rank::step(model, data);
+      if (group.rank() == 1 && batch++ == 3) {
+        output.loss = output.loss.mul(std::numeric_limits<double>::infinity());
+      }
+      return output;
+    };
+    TrainerOptions options{.epochs = 3};
+    options.group = group;
+    options.update.precision = amp::Precision::fp16;
+    options.update.scaler.init_scale = 128;
+    Trainer trainer(rank.model(), *rank.optimizer, step, options);
+    trainer.fit(*rank.training);
+    EXPECT_EQ(trainer.progress().step, 3 * 4 - 1);
+    weights[static_cast<size_t>(group.rank())] = rank.weight.detach().clone();
+  });
+  EXPECT_TRUE(at::equal(weights[0], weights[1]));
 }
 
 TEST(RanksTest, ARankWithoutAnyDataIsNamed) {
