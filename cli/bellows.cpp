@@ -21,6 +21,7 @@
 #include "cli/doctor.h"
 #include "cli/find_libtorch.h"
 #include "cli/launch.h"
+#include "cli/library_path.h"
 #include "cli/output.h"
 
 namespace bellows::cli {
@@ -126,7 +127,13 @@ int run(std::vector<std::string> words, bool prints) {
     print_help(std::cerr);
     return static_cast<int>(ExitCode::usage);
   }
-  if (words[0] == "launch") return launch({words.begin() + 1, words.end()});
+  if (words[0] == "launch") {
+    return launch({words.begin() + 1, words.end()}, [&](const bellows::launch::Options&) {
+      const char* path = std::getenv("LD_LIBRARY_PATH");
+      setenv(kLibraryPathBefore, path == nullptr ? "" : path, 1);  // for the ranks
+      return exec_torch(words, libtorch);
+    });
+  }
   if (!prints && words[0] != "train") {
     return fail("standard output is closed, expected one to print to", ExitCode::failed);
   }
