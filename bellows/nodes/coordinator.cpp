@@ -25,7 +25,7 @@ std::string seconds(Clock::Duration time) {
 }
 
 std::string place_of(const NodeState& state) {
-  return place_of(state.host, state.pid);
+  return bellows::nodes::place_of(state.host, state.pid);
 }
 
 std::string nodes(size_t count) {
