@@ -256,8 +256,8 @@ void Coordinator::watch() {
     ended += state.stage == Stage::ended && state.generation == plan_.generation;
   }
   if (ended == plan_.members.size()) return end_by_outcomes();
-  if (ended > 0 || plan_.asks > 0) return;
   refuse_misfits();
+  if (ended > 0 || plan_.asks > 0) return;
   if (plan_.members.size() < static_cast<size_t>(rules_.most)) {
     for (const Node* node : ready()) {
       if (is_member(node->state.id)) continue;  // has not begun yet

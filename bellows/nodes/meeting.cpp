@@ -289,7 +289,8 @@ void Meeting::obey(const Plan& plan) {
       break;
     case Plan::Stage::ended:
       if (fresh) say(plan);
-      finish(plan.code, "");
+      finish(plan.code,
+             place < 0 && !plan.members.empty() ? "the job has ended without this node" : "");
       break;
   }
   if (plan.asks > obeyed_asks_) {

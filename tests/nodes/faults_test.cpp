@@ -1,5 +1,5 @@
-// Nodes that are killed, stopped or strange, on this machine: the others end or go on, and say which
-// node it was. BELLOWS_FAULT_REPEAT=20 repeats what is drawn.
+// Nodes that are killed, stopped or strange, on this machine: the others end or go on, and say
+// which node it was. BELLOWS_FAULT_REPEAT=20 repeats what is drawn.
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -41,24 +41,14 @@ int64_t memory_kib(pid_t pid) {
   return 0;
 }
 
-/// A connection to the port, or -1.
-int connection(int port) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return fd;
-  ::close(fd);
-  return -1;
-}
-
 TEST(NodesFaultsTest, WithoutAKilledNodeTheOthersStartAnew) {
   for (int round = 0; round < repeats(); ++round) {
     const Mark mark;
     Job job(c10d("2:3", {"--max-restarts", "1", "--nproc", "2"}));
-    for (int i = 0; i < 3; ++i)
+    for (int i = 0; i < 3; ++i) {
       job.add({}, {"sh", "-c", until(4)}, mark.environment());
+      ASSERT_TRUE(job.store_is_there());
+    }
     ASSERT_TRUE(job.wait_for("ready 6 0", 2));
     const pid_t victim = job[2].pid();
     job[2].signal(SIGKILL);
@@ -75,7 +65,10 @@ TEST(NodesFaultsTest, WithoutAKilledNodeTheOthersStartAnew) {
 
 TEST(NodesFaultsTest, AKilledNodeThatIsNeededEndsTheOthersWithItsName) {
   Job job(c10d("2", {"--max-restarts", "3"}));
-  for (int i = 0; i < 2; ++i) job.add_shell({}, kSleeper);
+  for (int i = 0; i < 2; ++i) {
+    job.add_shell({}, kSleeper);
+    ASSERT_TRUE(job.store_is_there());
+  }
   ASSERT_TRUE(job.wait_for("ready 2", 1));
   const pid_t victim = job[1].pid();
   job[1].signal(SIGKILL);
@@ -88,10 +81,12 @@ TEST(NodesFaultsTest, AKilledNodeThatIsNeededEndsTheOthersWithItsName) {
 TEST(NodesFaultsTest, AStoppedNodeIsLeftBehindAndEndsOnceItGoesOn) {
   const Mark mark;
   Job job(c10d("2:3", {"--max-restarts", "1"}));
-  for (int i = 0; i < 3; ++i) job.add({}, {"sh", "-c", until(2)}, mark.environment());
+  for (int i = 0; i < 3; ++i) {
+    job.add({}, {"sh", "-c", until(2)}, mark.environment());
+    ASSERT_TRUE(job.store_is_there());
+  }
   ASSERT_TRUE(job.wait_for("ready 3 0", 1));
   job[1].signal(SIGSTOP);
-  // The node with the store stays until the others have left.
   for (const size_t node : {0U, 2U}) {
     const auto result = job[node].wait(30s);
     EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -105,7 +100,10 @@ TEST(NodesFaultsTest, AStoppedNodeIsLeftBehindAndEndsOnceItGoesOn) {
 
 TEST(NodesFaultsTest, AStoppedNodeThatGoesOnWhileTheOthersRunIsToldSo) {
   Job job(c10d("2:3", {"--max-restarts", "1"}));
-  for (int i = 0; i < 3; ++i) job.add_shell({}, kSleeper);
+  for (int i = 0; i < 3; ++i) {
+    job.add_shell({}, kSleeper);
+    ASSERT_TRUE(job.store_is_there());
+  }
   ASSERT_TRUE(job.wait_for("ready 3", 1));
   job[1].signal(SIGSTOP);
   ASSERT_TRUE(job.wait_for("ready 2", 1, {0, 2}));
@@ -121,8 +119,7 @@ TEST(NodesFaultsTest, WithoutTheNodeThatHasTheStoreTheOthersEndAndNameIt) {
   const Mark mark;
   Job job(c10d("1:3", {"--max-restarts", "3"}));
   job.add({}, {"sh", "-c", kSleeper}, mark.environment());
-  ASSERT_TRUE(wait_until([&] { return has(job[0].err_so_far(), "meet at"); }));
-  std::this_thread::sleep_for(1s);
+  ASSERT_TRUE(job.store_is_there());
   for (int i = 0; i < 2; ++i) job.add({}, {"sh", "-c", kSleeper}, mark.environment());
   ASSERT_TRUE(job.wait_for("ready 3", 1));
   const std::string pid = "pid " + std::to_string(job[0].pid());
@@ -139,8 +136,7 @@ TEST(NodesFaultsTest, WithoutTheNodeThatHasTheStoreTheOthersEndAndNameIt) {
 TEST(NodesFaultsTest, AStoppedStoreEndsTheOthersInTimeAndItsNodeOnceItGoesOn) {
   Job job(c10d("2"));
   job.add_shell({}, kSleeper);
-  ASSERT_TRUE(wait_until([&] { return has(job[0].err_so_far(), "meet at"); }));
-  std::this_thread::sleep_for(1s);
+  ASSERT_TRUE(job.store_is_there());
   job.add_shell({}, kSleeper);
   ASSERT_TRUE(job.wait_for("ready 2", 1));
   job[0].signal(SIGSTOP);

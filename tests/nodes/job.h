@@ -60,6 +60,18 @@ inline bool has(const std::string& text, const std::string& word) {
   return text.find(word) != std::string::npos;
 }
 
+/// A connection to the port of 127.0.0.1, or -1.
+inline int connection(int port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return fd;
+  ::close(fd);
+  return -1;
+}
+
 /// The nodes of one job, which meet at 127.0.0.1.
 class Job {
  public:
@@ -77,6 +89,14 @@ class Job {
   }
   Process& add_shell(const Words& more, const std::string& script) {
     return add(more, {"sh", "-c", script});
+  }
+  /// Until the node that was added last has the store.
+  bool store_is_there() {
+    return wait_until([&] {
+      const int fd = connection(port_);
+      if (fd >= 0) ::close(fd);
+      return fd >= 0 || !nodes_.back().running();
+    });
   }
   /// Before the words of the next node, and where it meets the others.
   void at(Words prefix, std::string address) {

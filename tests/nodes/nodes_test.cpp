@@ -79,13 +79,20 @@ TEST(NodesTest, OneReportNamesTheFirstFailingRankAndItsNodeOnEveryNode) {
   }
 }
 
-TEST(NodesTest, AKilledRankIsTheCauseThoughAnotherNodeNoticesItFirst) {
-  Job job(c10d("2"));
-  job.add_shell({}, "sleep 0.5; echo lost my peer >&2; exit 1");
-  job.add_shell({}, "sleep 0.52; kill -KILL $$");
-  for (const auto& result : job.wait()) {
-    EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
-    EXPECT_THAT(result.err, HasSubstr("failed first: SIGKILL"));
+TEST(NodesTest, AKilledRankIsTheCauseThoughTheOtherNodeNoticesAtOnce) {
+  for (const char* victim : {"0", "1"}) {
+    const TemporaryFolder folder;
+    const std::string file = (folder / "gone").string();
+    Job job(c10d("2"));
+    for (int i = 0; i < 2; ++i) {
+      job.add_shell({}, "if [ $RANK = " + std::string(victim) + " ]; then sleep 0.5; touch " +
+                            file + "; kill -KILL $$; fi; until [ -e " + file +
+                            " ]; do sleep 0.005; done; echo lost my peer >&2; exit 1");
+    }
+    for (const auto& result : job.wait()) {
+      EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
+      EXPECT_THAT(result.err, HasSubstr("rank " + std::string(victim) + " failed first: SIGKILL"));
+    }
   }
 }
 
@@ -180,32 +187,34 @@ TEST(NodesTest, ANodeThatComesLaterIsTakenInWithoutAFailure) {
   }
 }
 
-TEST(NodesTest, ANodeRankGivenTwiceIsAnErrorOfUsageThatNamesTheOther) {
+TEST(NodesTest, ANodeRankThatRunsAlreadyIsRefused) {
   Job job({"--nnodes", "2", "--rdzv-conf", kShortTimes});
-  job.add_shell({"--node-rank", "0"}, "exit 0");
-  job.add_shell({"--node-rank", "1"}, "exit 0");
-  Job twice({"--nnodes", "2", "--rdzv-conf", kShortTimes}, job.port());
-  for (const auto& result : job.wait()) EXPECT_EQ(result.exit_code, 0) << result.err;
-  twice.add_shell({"--node-rank", "0"}, "exit 0");
-  std::this_thread::sleep_for(500ms);
-  // The second one is sent by mistake twice; one of them is taken.
-  twice.add_shell({"--node-rank", "1", "--nproc", "2"}, "exec sleep 3");
-  twice.add_shell({"--node-rank", "1", "--nproc", "3"}, "exec sleep 3");
-  const auto results = twice.wait();
-  EXPECT_EQ(results[0].exit_code, 0) << results[0].err;
-  const bool second = results[1].exit_code == 0;
-  EXPECT_EQ(results[second ? 1 : 2].exit_code, 0);
-  const auto& refused = results[second ? 2 : 1];
-  // The late one finds the job running with its two nodes, or is refused while they gather.
-  EXPECT_NE(refused.exit_code, 0) << refused.err;
+  const std::string script = "echo ready; [ $RANK = 0 ] || exec sleep 4";
+  job.add_shell({"--node-rank", "0"}, script);
+  job.add_shell({"--node-rank", "1"}, script);
+  ASSERT_TRUE(job.wait_for("ready", 1));
+  const auto refused = job.add_shell({"--node-rank", "1"}, script).wait(20s);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("pid " + std::to_string(job[1].pid())));
+  EXPECT_EQ(job[0].wait(20s).exit_code, 0);
+  EXPECT_EQ(job[1].wait(20s).exit_code, 0);
+}
+
+TEST(NodesTest, ANodeTooManyWaitsAndSaysThatTheJobEndedWithoutIt) {
+  Job job(c10d("2"));
+  for (int i = 0; i < 2; ++i) job.add_shell({}, "echo ready; exec sleep 2");
+  ASSERT_TRUE(job.wait_for("ready", 1));
+  const auto spare = job.add_shell({}, "echo ready").wait(20s);
+  EXPECT_EQ(spare.exit_code, 0);
+  EXPECT_EQ(spare.out, "");
+  EXPECT_THAT(spare.err, HasSubstr("the job has ended without this node"));
 }
 
 TEST(NodesTest, ANodeRankThatIsTakenWhileOthersAreAwaitedIsRefused) {
   Job job({"--nnodes", "3", "--rdzv-conf", kShortTimes});
   job.add_shell({"--node-rank", "0"}, "exit 0");
   auto& first = job.add_shell({"--node-rank", "1"}, "exit 0");
-  ASSERT_TRUE(wait_until([&] { return has(first.err_so_far(), "meet at"); }));
-  std::this_thread::sleep_for(1s);
+  ASSERT_TRUE(job.store_is_there());
   auto& second = job.add_shell({"--node-rank", "1"}, "exit 0");
   const auto refused = second.wait(20s);
   EXPECT_EQ(refused.exit_code, 2);
@@ -219,8 +228,7 @@ TEST(NodesTest, ANodeRankThatIsTakenWhileOthersAreAwaitedIsRefused) {
 TEST(NodesTest, AnotherJobsNameIsAnErrorThatNamesBoth) {
   Job job(c10d("2"));
   job.add_shell({}, "exit 0");
-  ASSERT_TRUE(wait_until([&] { return has(job[0].err_so_far(), "meet at"); }));
-  std::this_thread::sleep_for(1s);
+  ASSERT_TRUE(job.store_is_there());
   auto& wrong = job.add_shell({"--rdzv-id", "job8"}, "exit 0");
   const auto result = wrong.wait(20s);
   EXPECT_EQ(result.exit_code, 2);
@@ -233,8 +241,7 @@ TEST(NodesTest, AnotherJobsNameIsAnErrorThatNamesBoth) {
 TEST(NodesTest, OtherFlagsThanTheJobsAreRefused) {
   Job job(c10d("3"));
   job.add_shell({}, "exit 0");
-  ASSERT_TRUE(wait_until([&] { return has(job[0].err_so_far(), "meet at"); }));
-  std::this_thread::sleep_for(1s);
+  ASSERT_TRUE(job.store_is_there());
   const auto result = job.add_shell({"--max-restarts", "2"}, "exit 0").wait(20s);
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("start all nodes with the same flags"));
@@ -297,9 +304,9 @@ TEST(NodesTest, LogFoldersHaveOneAttemptForEachStart) {
   for (const auto& result : job.wait()) EXPECT_EQ(result.exit_code, 0) << result.err;
   int logs = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
-    logs += entry.path().filename() == "stdout.log";
-    if (entry.path().filename() == "stdout.log")
-      EXPECT_THAT(entry.path().string(), HasSubstr("/attempt_"));
+    if (entry.path().filename() != "stdout.log") continue;
+    ++logs;
+    EXPECT_THAT(entry.path().string(), HasSubstr("/attempt_"));
   }
   EXPECT_EQ(logs, 4);
 }
@@ -307,8 +314,7 @@ TEST(NodesTest, LogFoldersHaveOneAttemptForEachStart) {
 TEST(NodesTest, QuitTellsWhatANodeWaitsFor) {
   Job job({"--nnodes", "2", "--rdzv-conf", kShortTimes});
   auto& node = job.add_shell({"--node-rank", "0"}, "exit 0");
-  ASSERT_TRUE(wait_until([&] { return has(node.err_so_far(), "meet at"); }));
-  std::this_thread::sleep_for(1s);
+  ASSERT_TRUE(job.store_is_there());
   node.signal(SIGQUIT);
   EXPECT_TRUE(wait_until(
       [&] { return has(node.err_so_far(), "1 of 2 nodes is here") && node.running(); }, 5s))
