@@ -212,6 +212,39 @@ TEST(NodesFaultsTest, GarbageOnTheEndpointsPortChangesNothing) {
   for (const int fd : open) ::close(fd);
 }
 
+TEST(NodesFaultsTest, AWallClockThatIsSetChangesNothing) {
+  const TemporaryFolder folder;
+  const std::string file = (folder / "step").string();
+  const auto set = [&](int seconds) { std::ofstream(file) << seconds << std::endl; };
+  set(0);
+  Job job(c10d("2"));
+  for (int i = 0; i < 2; ++i) {
+    job.add({},
+            {"sh", "-c",
+             "date +%s; " TEST_PARALLEL_RANK " 3000 reduce 1000 200000000 & "
+             "child=$!; sleep 4; date +%s; kill -0 $child && echo alive; kill $child; exit 0"},
+            {{"LD_PRELOAD", CLOCK_STEP}, {"CLOCK_STEP_FILE", file}});
+  }
+  ASSERT_TRUE(job.wait_for("pid", 1));
+  for (const int seconds : {3600, -3600, 3600}) {  // the last one stays
+    set(seconds);
+    std::this_thread::sleep_for(300ms);
+  }
+  for (const auto& result : job.wait()) {
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("alive"));
+    EXPECT_THAT(result.err, Not(HasSubstr("lost")));
+    std::vector<int64_t> dates;  // the clock was set
+    std::istringstream words(result.out);
+    for (std::string word; words >> word;) {
+      if (word.size() == 10 && word.find_first_not_of("0123456789") == std::string::npos)
+        dates.push_back(std::stoll(word));
+    }
+    ASSERT_EQ(dates.size(), 2U) << result.out;
+    EXPECT_GT(dates[1] - dates[0], 3500);
+  }
+}
+
 TEST(NodesFaultsTest, TwentyJobsAtOnceDoNotMeet) {
   std::set<int> ports;
   while (ports.size() < 20) ports.insert(free_port());
