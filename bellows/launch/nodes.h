@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "bellows/launch/launch.h"
 #include "bellows/launch/master_socket.h"
@@ -41,6 +42,13 @@ struct Order {
   std::string text;  // whole lines for the user, said first
   int signal = 0, times = 0;
   int code = 0;
+
+  static Order of(Kind kind, std::string text = "") {
+    Order order;
+    order.kind = kind;
+    order.text = std::move(text);
+    return order;
+  }
 };
 
 /// A rank that failed first on its node.

@@ -131,15 +131,17 @@ void Meeting::order(Order order) {
   if (::write(wake_.get(), &one, sizeof(one)) < 0) return;  // full: it is readable as it is
 }
 
+void Meeting::tell(const std::string& text) {
+  order(Order::of(Order::Kind::tell, text));
+}
+
 void Meeting::finish(int code, const std::string& text) {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(finished_, true)) return;
   }
-  Order last;
-  last.kind = Order::Kind::finish;
+  Order last = Order::of(Order::Kind::finish, text.empty() ? "" : line(text));
   last.code = code;
-  if (!text.empty()) last.text = line(text);
   order(std::move(last));
 }
 
@@ -164,17 +166,11 @@ int Meeting::place_in(const Plan& plan) const {
 /// too.
 void Meeting::say(const Plan& plan) {
   if (plan.text.empty()) return;
-  Order words;
-  words.kind = Order::Kind::tell;
-  words.text = line(plan.text);
-  if (plan.node != state_.id) words.text += plan.report;
-  order(std::move(words));
+  tell(line(plan.text) + (plan.node == state_.id ? "" : plan.report));
 }
 
-void Meeting::start(const Plan& plan, size_t place) {
-  Order start;
-  start.kind = Order::Kind::start;
-  launch::Assignment& node = start.assignment;
+launch::Assignment Meeting::assignment(const Plan& plan, size_t place) const {
+  launch::Assignment node;
   node.generation = plan.generation;
   node.restarts = plan.restarts;
   node.node = static_cast<int>(place);
@@ -186,23 +182,29 @@ void Meeting::start(const Plan& plan, size_t place) {
   }
   node.master_address = plan.master_address;
   node.master_port = plan.master_port;
-  const std::lock_guard lock(mutex_);
-  if (place == 0) node.master = master_;
-  master_.reset();
   const std::string interface = interface_of(state_.address);
   if (!interface.empty()) node.variables["GLOO_SOCKET_IFNAME"] = interface;
-  state_.stage = Stage::running;
-  state_.generation = plan.generation;
-  state_.failed = false;
-  state_.code = 0;
-  state_.report.clear();
-  state_.how.clear();
-  doing_ = concat("node ", place, " of ", node.nodes, ", ranks ", node.first_rank, " to ",
-                  node.first_rank + options_.ranks - 1, " of ", node.world_size);
-  start.text = line(concat("this is ", doing_));
-  orders_.push_back(std::move(start));
-  const uint64_t one = 1;
-  if (::write(wake_.get(), &one, sizeof(one)) < 0) return;
+  return node;
+}
+
+void Meeting::start(const Plan& plan, size_t place) {
+  Order start = Order::of(Order::Kind::start);
+  launch::Assignment& node = start.assignment = assignment(plan, place);
+  {
+    const std::lock_guard lock(mutex_);
+    if (place == 0) node.master = master_;
+    master_.reset();
+    state_.stage = Stage::running;
+    state_.generation = plan.generation;
+    state_.failed = false;
+    state_.code = 0;
+    state_.report.clear();
+    state_.how.clear();
+    doing_ = concat("node ", place, " of ", node.nodes, ", ranks ", node.first_rank, " to ",
+                    node.first_rank + options_.ranks - 1, " of ", node.world_size);
+    start.text = line(concat("this is ", doing_));
+  }
+  order(std::move(start));
 }
 
 void Meeting::wait_anew() {
@@ -228,11 +230,8 @@ void Meeting::remind() {
   const auto pause = reminded_ == waiting_since_ ? kFirstReminder : kNextReminder;
   if (now() - reminded_ >= pause) {
     reminded_ = now();
-    Order words;
-    words.kind = Order::Kind::tell;
-    words.text = line(concat("waiting for ", static_cast<int>(seconds_since(waiting_since_)),
-                             " s at ", endpoint(), ": ", what));
-    order(std::move(words));
+    tell(line(concat("waiting for ", static_cast<int>(seconds_since(waiting_since_)), " s at ",
+                     endpoint(), ": ", what)));
   }
   if (full && now() - waiting_since_ >= from_seconds(nodes_.join)) {
     finish(static_cast<int>(ExitCode::environment),
@@ -240,72 +239,75 @@ void Meeting::remind() {
   }
 }
 
+/// Whether this node is out of the job.
+bool Meeting::is_out(const Plan& plan) {
+  if (const auto why = plan.refused.find(state_.id); why != plan.refused.end()) {
+    finish(static_cast<int>(ExitCode::usage),
+           concat("this node is not taken into job '", options_.run_id, "': ", why->second));
+    return true;
+  }
+  if (std::find(plan.lost.begin(), plan.lost.end(), state_.id) == plan.lost.end()) return false;
+  finish(static_cast<int>(ExitCode::environment),
+         "this node was taken for lost, as it was not heard from for too long; the others go on "
+         "without it");
+  return true;
+}
+
 /// Of the plan and what this node last did follows what it does next.
 void Meeting::obey(const Plan& plan) {
-  const int place = place_in(plan);
-  const NodeState state = [&] {
-    const std::lock_guard lock(mutex_);
-    return state_;
-  }();
-  if (const auto why = plan.refused.find(state.id); why != plan.refused.end()) {
-    return finish(static_cast<int>(ExitCode::usage),
-                  concat("this node is not taken into job '", options_.run_id, "': ", why->second));
-  }
-  if (std::find(plan.lost.begin(), plan.lost.end(), state.id) != plan.lost.end()) {
-    return finish(static_cast<int>(ExitCode::environment),
-                  "this node was taken for lost, as it was not heard from for too long; the others "
-                  "go on without it");
-  }
+  if (is_out(plan)) return;
   const bool fresh = plan.number != plan_.number;
   plan_ = plan;
+  const int place = place_in(plan);
+  const NodeState state = own_state();
   const bool waiting = state.stage == Stage::waiting;
-  const bool running = state.stage == Stage::running && state.generation == plan.generation;
   switch (plan.stage) {
     case Plan::Stage::gathering:
-      if (state.stage == Stage::ended) {
-        say(plan);
-        wait_anew();
-      } else if (waiting) {
-        remind();
-      }
+      if (waiting) remind();
+      if (state.stage != Stage::ended) break;
+      say(plan);
+      wait_anew();
       break;
     case Plan::Stage::running:
       if (waiting && place >= 0) start(plan, static_cast<size_t>(place));
       if (waiting && place < 0) remind();
       break;
     case Plan::Stage::stopping:
-      if (running && fresh)
-        order({.kind = Order::Kind::stop,
-               .assignment = {},
-               .text = "",
-               .signal = 0,
-               .times = 0,
-               .code = 0});
-      if (waiting && place >= 0 && state.generation < plan.generation) {  // it never started
-        const std::lock_guard lock(mutex_);
-        state_.stage = Stage::ended;
-        state_.generation = plan.generation;
-      }
+      if (waiting && place >= 0 && state.generation < plan.generation) skip(plan.generation);
+      if (fresh && state.stage == Stage::running) order(Order::of(Order::Kind::stop));
       break;
     case Plan::Stage::ended:
       if (fresh) say(plan);
-      finish(plan.code,
-             place < 0 && !plan.members.empty() ? "the job has ended without this node" : "");
+      const bool outside = place < 0 && !plan.members.empty();
+      finish(plan.code, outside ? "the job has ended without this node" : "");
       break;
   }
+  pass_on_requests(plan, state, place >= 0);
+}
+
+/// A generation that was stopped before this node had begun it.
+void Meeting::skip(int generation) {
+  const std::lock_guard lock(mutex_);
+  state_.stage = Stage::ended;
+  state_.generation = generation;
+}
+
+void Meeting::pass_on_requests(const Plan& plan, const NodeState& state, bool member) {
   if (plan.asks > obeyed_asks_) {
     obeyed_asks_ = plan.asks;
-    order({.kind = Order::Kind::ask,
-           .assignment = {},
-           .text = "",
-           .signal = plan.signal,
-           .times = plan.asks,
-           .code = 0});
+    Order ask = Order::of(Order::Kind::ask);
+    ask.signal = plan.signal;
+    ask.times = plan.asks;
+    order(std::move(ask));
   }
-  const bool outside = place < 0 && plan.stage != Plan::Stage::gathering;
-  if (state.asks > 0 && outside) {
+  if (state.asks > 0 && !member && plan.stage != Plan::Stage::gathering) {
     finish(128 + state.signal, concat("ended by ", launch::signal_name(state.signal)));
   }
+}
+
+NodeState Meeting::own_state() const {
+  const std::lock_guard lock(mutex_);
+  return state_;
 }
 
 }  // namespace bellows::nodes

@@ -176,14 +176,9 @@ bool Meeting::try_to_reach(std::string& why) {
 
 void Meeting::connect() {
   const Time deadline = now() + from_seconds(nodes_.join);
-  order({.kind = Order::Kind::tell,
-         .assignment = {},
-         .text = concat("bellows launch: job '", options_.run_id, "': ", nodes_.least,
-                        nodes_.least < nodes_.most ? concat(" to ", nodes_.most) : "",
-                        " nodes meet at ", endpoint(), "\n"),
-         .signal = 0,
-         .times = 0,
-         .code = 0});
+  tell(concat("bellows launch: job '", options_.run_id, "': ", nodes_.least,
+              nodes_.least < nodes_.most ? concat(" to ", nodes_.most) : "", " nodes meet at ",
+              endpoint(), "\n"));
   std::string why;
   while (!try_to_serve() && !try_to_reach(why)) {
     if (now() >= deadline) {
@@ -197,7 +192,8 @@ void Meeting::connect() {
       doing_ = concat("not connected yet: ", why);
     }
     if (!pause(kRetry)) {
-      if (state_.asks > 0) finish(128 + state_.signal, "asked to end before the nodes met");
+      const NodeState state = own_state();
+      if (state.asks > 0) finish(128 + state.signal, "asked to end before the nodes met");
       return;
     }
   }
@@ -237,7 +233,7 @@ void Meeting::wait_for_job(Time deadline) {
 
 void Meeting::join() {
   wait_anew();
-  const std::string job = options_.run_id, id = state_.id, text = encode(state_);
+  const std::string job = options_.run_id, id = state_.id, text = encode(own_state());
   const auto joined = store_->ask(
       [job, id, text](parallel::Store& store) {
         store.set(state_key(job, id), text);
@@ -262,15 +258,23 @@ bool Meeting::exchange() {
   auto coordinator = coordinator_;
   const std::string job = options_.run_id;
   const int generation = plan_.generation;
+  const std::string known = std::to_string(plan_.number);
   const auto text = store_->ask(
       [=](parallel::Store& store) {
         if (tell_failure) store.append(failures_key(job, state.generation), state.id + "\n");
         store.set(state_key(job, state.id), encode(state));
-        if (!coordinator) return "n" + get_if_there(store, plan_key(job));
-        if (coordinator->step(states_of(store, job, generation))) {
-          store.set(plan_key(job), encode(coordinator->plan()));
+        if (coordinator) {
+          const bool fresh = coordinator->step(states_of(store, job, generation));
+          const std::string plan = encode(coordinator->plan());
+          if (fresh) {
+            store.set(plan_key(job), plan);
+            store.set(number_key(job), std::to_string(coordinator->plan().number));
+          }
+          return (coordinator->all_left() ? "y" : "n") + plan;
         }
-        return (coordinator->all_left() ? "y" : "n") + encode(coordinator->plan());
+        const std::string number = get_if_there(store, number_key(job));
+        if (number.empty() || number == known) return std::string("n");
+        return "n" + store.get(plan_key(job));
       },
       milliseconds(nodes_.call));
   if (!text) {
@@ -279,11 +283,24 @@ bool Meeting::exchange() {
   }
   answered_ = now();
   if (tell_failure) failure_told_ = state.generation;
-  if (const auto plan = decode_plan(text->substr(1)); plan && !closing) obey(*plan);
-  if (!closing) return true;
+  if (!closing) {
+    follow(text->substr(1));
+    return true;
+  }
   if (!coordinator || text->front() == 'y') return false;
   if (!left_at_) left_at_ = now();
   return now() - *left_at_ < from_seconds(nodes_.close);
+}
+
+/// A plan, or nothing where it is as it was.
+void Meeting::follow(const std::string& text) {
+  const auto plan = text.empty() ? std::optional(plan_) : decode_plan(text);
+  if (!plan || plan->number == 0) return;  // none yet, or none
+  try {
+    obey(*plan);
+  } catch (const std::exception& error) {
+    finish(static_cast<int>(exit_code(error)), error.what());
+  }
 }
 
 void Meeting::no_answer() {

@@ -160,6 +160,10 @@ std::string plan_key(const std::string& job) {
   return "bellows/" + job + "/plan";
 }
 
+std::string number_key(const std::string& job) {
+  return "bellows/" + job + "/plan/number";
+}
+
 std::string failures_key(const std::string& job, int generation) {
   return concat("bellows/", job, "/failures/", generation);
 }

@@ -22,6 +22,7 @@ inline constexpr const char* kJobKey = "bellows/job";
 std::string nodes_key(const std::string& job);  // the nodes' names, 16 digits each, as they came
 std::string state_key(const std::string& job, const std::string& node);
 std::string plan_key(const std::string& job);
+std::string number_key(const std::string& job);  // the plan's, written after it
 /// Names of nodes with a failed rank, in the order in which the store heard of it.
 std::string failures_key(const std::string& job, int generation);
 

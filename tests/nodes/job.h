@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <chrono>
+#include <csignal>
 #include <functional>
 #include <list>
 #include <map>
@@ -96,6 +97,15 @@ class Job {
       const int fd = connection(port_);
       if (fd >= 0) ::close(fd);
       return fd >= 0 || !nodes_.back().running();
+    });
+  }
+  /// Until the node knows that so many are there ("2 of 3 nodes").
+  bool gathered(Process& node, const std::string& words) {
+    wait_until([&] { return has(node.err_so_far(), "meet at") || !node.running(); });
+    return wait_until([&] {
+      node.signal(SIGQUIT);
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      return has(node.err_so_far(), words);
     });
   }
   /// Before the words of the next node, and where it meets the others.

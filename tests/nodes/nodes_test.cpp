@@ -163,8 +163,7 @@ TEST(NodesTest, WhoeverDoesNotSaveEndsAllWithTheSignal) {
 TEST(NodesTest, ARequestToEndWhileNodesAreAwaitedEndsAllOfThem) {
   Job job(c10d("3"));
   for (int i = 0; i < 2; ++i) job.add_shell({}, kSleeper);
-  ASSERT_TRUE(wait_until([&] { return has(job[1].err_so_far(), "meet at"); }));
-  std::this_thread::sleep_for(1s);
+  ASSERT_TRUE(job.gathered(job[1], "2 of 3 nodes are here"));
   job[1].signal(SIGTERM);
   for (const auto& result : job.wait(10s)) {
     EXPECT_EQ(result.exit_code, 128 + SIGTERM) << result.err;
@@ -214,7 +213,7 @@ TEST(NodesTest, ANodeRankThatIsTakenWhileOthersAreAwaitedIsRefused) {
   Job job({"--nnodes", "3", "--rdzv-conf", kShortTimes});
   job.add_shell({"--node-rank", "0"}, "exit 0");
   auto& first = job.add_shell({"--node-rank", "1"}, "exit 0");
-  ASSERT_TRUE(job.store_is_there());
+  ASSERT_TRUE(job.gathered(first, "2 of 3 nodes are here"));
   auto& second = job.add_shell({"--node-rank", "1"}, "exit 0");
   const auto refused = second.wait(20s);
   EXPECT_EQ(refused.exit_code, 2);
@@ -314,11 +313,9 @@ TEST(NodesTest, LogFoldersHaveOneAttemptForEachStart) {
 TEST(NodesTest, QuitTellsWhatANodeWaitsFor) {
   Job job({"--nnodes", "2", "--rdzv-conf", kShortTimes});
   auto& node = job.add_shell({"--node-rank", "0"}, "exit 0");
-  ASSERT_TRUE(job.store_is_there());
-  node.signal(SIGQUIT);
-  EXPECT_TRUE(wait_until(
-      [&] { return has(node.err_so_far(), "1 of 2 nodes is here") && node.running(); }, 5s))
-      << node.err_so_far();
+  EXPECT_TRUE(job.gathered(node, "1 of 2 nodes is here: "));
+  EXPECT_TRUE(node.running());
+  EXPECT_THAT(node.err_so_far(), HasSubstr("not here: node rank 1"));
 }
 
 }  // namespace
