@@ -350,9 +350,10 @@ void Coordinator::end_by_outcomes() {
       plan_.report = state.report;
       return end(state.code, describe({member.id, 1, false}));
     }
-    if (state.code == 0 || code > 128) continue;
-    code = state.code > 128 || code == 0 ? state.code : code;
+    if (state.code == 0 || code >= 128) continue;
+    code = state.code >= 128 || code == 0 ? state.code : code;
   }
+  if (code == 128) code += plan_.signal;  // stopped before it was asked
   end(code, code > 128       ? "not every rank saved its state"
             : code == kSaved ? "all ranks saved"
                              : "");

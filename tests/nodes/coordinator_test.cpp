@@ -345,6 +345,21 @@ TEST_F(CoordinatorTest, ARequestToEndReachesAllAndEndsWithTheirOutcome) {
   EXPECT_EQ(plan().code, 75);
 }
 
+TEST_F(CoordinatorTest, AskedWhileRanksAreStoppedForANewNodeItEndsWithTheSignal) {
+  rules(1, 2);
+  come("a");
+  step(31s);
+  obey();
+  come("b");
+  ASSERT_EQ(step().stage, Plan::Stage::stopping);
+  node("a").signal = 15;
+  node("a").asks = 1;
+  node("a").stage = Stage::ended;
+  node("a").code = 128;  // a launcher that was not asked itself
+  EXPECT_EQ(step().stage, Plan::Stage::ended);
+  EXPECT_EQ(plan().code, 143);
+}
+
 TEST_F(CoordinatorTest, AskedBeforeAllAreThereItEnds) {
   rules(2, 2);
   come("a");

@@ -259,6 +259,16 @@ TEST(NodesTest, AnEndpointThatIsNotReachedIsAnErrorThatNamesIt) {
   EXPECT_THAT(host.err, AllOf(HasSubstr("192.0.2.1"), HasSubstr("--node-rank")));
 }
 
+TEST(NodesTest, AStoreBehindAnotherAddressListensAtAllAndNodesMayNameTheirOwn) {
+  Job job({"--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-conf",
+           "is_host=true,last_call_timeout=1,join_timeout=20"});
+  job.at({}, "192.0.2.1");  // as the others would see it
+  const auto result =
+      job.add_shell({"--local-addr", "127.0.0.3"}, "echo at $MASTER_ADDR").wait(20s);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("at 127.0.0.3\n"));
+}
+
 TEST(NodesTest, NodesThatDoNotComeAreNamedAfterTheTimeOut) {
   Job job({"--nnodes", "3", "--rdzv-conf", "join_timeout=3"});
   job.add_shell({"--node-rank", "0"}, "exit 0");
