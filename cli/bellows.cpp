@@ -34,7 +34,7 @@ struct Command {
 constexpr std::array kCommands = {
     Command{"train", "Train the model that a configuration file describes"},
     Command{"eval", "Evaluate a run or a checkpoint on its test data"},
-    Command{"launch", "Start the ranks of a job on this machine, as torchrun does"},
+    Command{"launch", "Start the ranks of a job, as torchrun does"},
     Command{"data", "Inspect data sets; measure how fast they are read"},
     Command{"checkpoint", "Inspect, verify, convert and compare files of weights"},
     Command{"models", "List the models that a configuration can name"},

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <iterator>
 #include <sstream>
+#include <tuple>
 
 #include "bellows/core/exit_code.h"
 #include "bellows/core/text.h"
@@ -128,7 +129,8 @@ void Coordinator::refuse_misfits() {
   }
 }
 
-/// Nodes that may be started, in the order of their group ranks: former members first.
+/// Nodes that may be started, in the order of their group ranks: the one with the store, former
+/// members, others.
 std::vector<const Coordinator::Node*> Coordinator::ready() const {
   std::vector<const Node*> all;
   for (const auto& [id, node] : nodes_) {
@@ -137,7 +139,8 @@ std::vector<const Coordinator::Node*> Coordinator::ready() const {
     }
   }
   const auto key = [&](const Node* node) {
-    return std::pair(!is_member(node->state.id), node->order);
+    const std::string& id = node->state.id;
+    return std::tuple(id != rules_.keeper, !is_member(id), node->order);
   };
   std::sort(all.begin(), all.end(), [&](const Node* a, const Node* b) { return key(a) < key(b); });
   return all;
@@ -177,6 +180,9 @@ void Coordinator::gather() {
     }
   }
   if (plan_.asks > 0) return end(128 + plan_.signal, "asked to end before all nodes were there");
+  const bool kept =
+      rules_.keeper.empty() || (!all.empty() && all.front()->state.id == rules_.keeper);
+  if (!kept) return;            // it is about to come in itself
   if (plan_.generation >= 0) {  // whoever comes later makes another generation
     const auto back = std::count_if(all.begin(), all.end(),
                                     [&](const Node* node) { return is_member(node->state.id); });

@@ -17,6 +17,7 @@ struct Rules {
   int least = 1, most = 1;
   bool fixed = true;  // numbered by --node-rank
   int max_restarts = 0;
+  std::string keeper;  // the node that has the store: in every generation; empty: any may be out
   Clock::Duration join{}, last_call{};
   Clock::Duration lost_after{};   // a node that has not written for so long is lost
   Clock::Duration stop_within{};  // so long may a node take to end its ranks

@@ -156,6 +156,7 @@ bool Meeting::try_to_serve() {
   rules.most = nodes_.most;
   rules.fixed = nodes_.fixed;
   rules.max_restarts = options_.max_restarts;
+  rules.keeper = state_.id;
   rules.join = from_seconds(nodes_.join);
   rules.last_call = from_seconds(nodes_.last_call);
   rules.lost_after = lost_after_;

@@ -329,6 +329,18 @@ TEST_F(CoordinatorTest, ANodeTooManyWaitsAndTakesThePlaceOfALostOne) {
   EXPECT_THAT(members(), ElementsAre("a", "c"));
 }
 
+TEST_F(CoordinatorTest, TheNodeWithTheStoreIsInEvenIfItComesLast) {
+  rules(2, 2);
+  rules_.keeper = "c";
+  coordinator_.emplace(rules_);
+  come("a");
+  come("b");
+  EXPECT_EQ(step(1s).stage, Plan::Stage::gathering);
+  come("c");
+  EXPECT_EQ(step().stage, Plan::Stage::running);
+  EXPECT_THAT(members(), ElementsAre("c", "a"));
+}
+
 TEST_F(CoordinatorTest, ARequestToEndReachesAllAndEndsWithTheirOutcome) {
   rules(2, 2, false, 3);
   come("a");
