@@ -164,38 +164,49 @@ std::string Coordinator::who_is_here(const std::vector<const Node*>& ready) cons
   return text;
 }
 
-void Coordinator::gather() {
-  refuse_misfits();
-  note_asks();
-  auto all = ready();
-  const auto most = static_cast<size_t>(rules_.most), least = static_cast<size_t>(rules_.least);
-  if (all.size() > most) all.resize(most);
+/// A node of the job that ended for a reason of its own while others wait for it.
+const Coordinator::Node* Coordinator::given_up() const {
   for (const auto& [id, node] : nodes_) {
     const bool gave_up = node.state.stage == Stage::left && node.state.code != 0;
     const bool counts = plan_.generation < 0 || is_member(id);
-    if (gave_up && counts && node.state.asks == 0 && !plan_.refused.contains(id)) {
-      plan_.report = node.state.report;
-      plan_.node = id;
-      return end(node.state.code, concat("the node on ", place_of(node.state), " gave up"));
-    }
+    if (gave_up && counts && node.state.asks == 0 && !plan_.refused.contains(id)) return &node;
   }
-  if (plan_.asks > 0) return end(128 + plan_.signal, "asked to end before all nodes were there");
+  return nullptr;
+}
+
+/// Whether these are enough to begin.
+bool Coordinator::complete(const std::vector<const Node*>& all) {
+  const auto most = static_cast<size_t>(rules_.most), least = static_cast<size_t>(rules_.least);
   const bool kept =
       rules_.keeper.empty() || (!all.empty() && all.front()->state.id == rules_.keeper);
-  if (!kept) return;            // it is about to come in itself
+  if (!kept) return false;      // it is about to come in itself
   if (plan_.generation >= 0) {  // whoever comes later makes another generation
     const auto back = std::count_if(all.begin(), all.end(),
                                     [&](const Node* node) { return is_member(node->state.id); });
-    if (all.size() >= least && back == members_alive()) return begin(all);
-  } else {
-    if (all.size() == most) return begin(all);
-    if (all.size() < least || rules_.fixed)
-      call_by_.reset();
-    else if (!call_by_)
-      call_by_ = now_ + rules_.last_call;
-    if (call_by_ && now_ >= *call_by_) return begin(all);
-    plan_.text = who_is_here(all);
+    return all.size() >= least && back == members_alive();
   }
+  if (all.size() == most) return true;
+  if (all.size() < least || rules_.fixed) {
+    call_by_.reset();
+  } else if (!call_by_) {
+    call_by_ = now_ + rules_.last_call;
+  }
+  return call_by_ && now_ >= *call_by_;
+}
+
+void Coordinator::gather() {
+  refuse_misfits();
+  note_asks();
+  if (const Node* node = given_up()) {
+    plan_.report = node->state.report;
+    plan_.node = node->state.id;
+    return end(node->state.code, concat("the node on ", place_of(node->state), " gave up"));
+  }
+  if (plan_.asks > 0) return end(128 + plan_.signal, "asked to end before all nodes were there");
+  auto all = ready();
+  all.resize(std::min(all.size(), static_cast<size_t>(rules_.most)));
+  if (complete(all)) return begin(all);
+  if (plan_.generation < 0) plan_.text = who_is_here(all);
   if (now_ >= *join_by_) {
     end(kEnvironment,
         concat("within ", seconds(rules_.join), " not all nodes came: ", who_is_here(all)));

@@ -50,6 +50,8 @@ class Coordinator {
 
   void take(const std::vector<NodeState>& states);
   void gather();
+  const Node* given_up() const;
+  bool complete(const std::vector<const Node*>& all);
   void begin(const std::vector<const Node*>& chosen);
   void watch();
   void settle();
