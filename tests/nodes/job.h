@@ -102,11 +102,12 @@ class Job {
   /// Until the node knows that so many are there ("2 of 3 nodes").
   bool gathered(Process& node, const std::string& words) {
     wait_until([&] { return has(node.err_so_far(), "meet at") || !node.running(); });
-    return wait_until([&] {
+    wait_until([&] {
       node.signal(SIGQUIT);
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      return has(node.err_so_far(), words);
+      return has(node.err_so_far(), words) || !node.running();
     });
+    return has(node.err_so_far(), words);
   }
   /// Before the words of the next node, and where it meets the others.
   void at(Words prefix, std::string address) {
