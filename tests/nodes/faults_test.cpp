@@ -142,7 +142,7 @@ TEST(NodesFaultsTest, AStoppedStoreEndsTheOthersInTimeAndItsNodeOnceItGoesOn) {
   job[0].signal(SIGSTOP);
   const auto result = job[1].wait(15s);
   EXPECT_EQ(result.exit_code, 3) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("has not answered for 2 s"));
+  EXPECT_THAT(result.err, HasSubstr("has not answered for 3 s"));
   job[0].signal(SIGCONT);
   const auto host = job[0].wait(20s);
   EXPECT_EQ(host.exit_code, 3) << host.err;

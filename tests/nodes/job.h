@@ -143,9 +143,9 @@ class Job {
   std::list<Process> nodes_;
 };
 
-/// Nodes are lost after two seconds, and little else is waited for.
+/// Nodes are lost after three seconds, and little else is waited for.
 inline const std::string kShortTimes =
-    "last_call_timeout=1,close_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=2,"
+    "last_call_timeout=1,close_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=3,"
     "heartbeat_timeout=1,join_timeout=40";
 
 inline Words c10d(const std::string& nodes, Words more = {}) {

@@ -117,12 +117,12 @@ TEST_F(NetworkTest, ANodeWhoseLinkIsCutIsLeftBehindAndEndsByItself) {
   for (const size_t node : {0U, 1U}) {
     const auto result = job[node].wait(30s);
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(result.err, HasSubstr("was lost: nothing was heard from it for 2 s"));
+    EXPECT_THAT(result.err, HasSubstr("was lost: nothing was heard from it for 3 s"));
     EXPECT_THAT(result.out, HasSubstr("ready 2"));
   }
   const auto cut = job[2].wait(30s);
   EXPECT_EQ(cut.exit_code, 3);
-  EXPECT_THAT(cut.err, AllOf(HasSubstr("10.77.0.1:29400"), HasSubstr("has not answered for 2 s")));
+  EXPECT_THAT(cut.err, AllOf(HasSubstr("10.77.0.1:29400"), HasSubstr("has not answered for 3 s")));
 }
 
 TEST_F(NetworkTest, WithoutTheLinkToTheStoreTheOthersEndAndNameIt) {
