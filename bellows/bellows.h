@@ -77,6 +77,7 @@
 #include "bellows/nn/model.h"
 #include "bellows/nn/registry.h"
 #include "bellows/nn/state.h"
+#include "bellows/nodes/launch_nodes.h"
 #include "bellows/optim/adamw.h"
 #include "bellows/optim/grouped.h"
 #include "bellows/optim/optimizer.h"

@@ -21,6 +21,7 @@
 #include "cli/doctor.h"
 #include "cli/find_libtorch.h"
 #include "cli/launch.h"
+#include "cli/library_path.h"
 #include "cli/output.h"
 
 namespace bellows::cli {
@@ -33,7 +34,7 @@ struct Command {
 constexpr std::array kCommands = {
     Command{"train", "Train the model that a configuration file describes"},
     Command{"eval", "Evaluate a run or a checkpoint on its test data"},
-    Command{"launch", "Start the ranks of a job on this machine, as torchrun does"},
+    Command{"launch", "Start the ranks of a job, as torchrun does"},
     Command{"data", "Inspect data sets; measure how fast they are read"},
     Command{"checkpoint", "Inspect, verify, convert and compare files of weights"},
     Command{"models", "List the models that a configuration can name"},
@@ -126,7 +127,13 @@ int run(std::vector<std::string> words, bool prints) {
     print_help(std::cerr);
     return static_cast<int>(ExitCode::usage);
   }
-  if (words[0] == "launch") return launch({words.begin() + 1, words.end()});
+  if (words[0] == "launch") {
+    return launch({words.begin() + 1, words.end()}, [&](const bellows::launch::Options&) {
+      const char* path = std::getenv("LD_LIBRARY_PATH");
+      setenv(kLibraryPathBefore, path == nullptr ? "" : path, 1);  // for the ranks
+      return exec_torch(words, libtorch);
+    });
+  }
   if (!prints && words[0] != "train") {
     return fail("standard output is closed, expected one to print to", ExitCode::failed);
   }

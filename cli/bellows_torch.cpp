@@ -1,5 +1,6 @@
 // `bellows-torch`: the commands that need tensors. Started by `bellows`; can also be called by
 // itself.
+#include <cstdlib>
 #include <iostream>
 #include <string>
 
@@ -9,9 +10,12 @@
 #include "bellows/device/device.h"
 #include "bellows/device/init.h"
 #include "bellows/nn/registry.h"
+#include "bellows/nodes/launch_nodes.h"
 #include "bellows/train/train_main.h"
 #include "cli/checkpoint_command.h"
 #include "cli/data_command.h"
+#include "cli/launch.h"
+#include "cli/library_path.h"
 #include "cli/output.h"
 
 namespace {
@@ -38,6 +42,18 @@ int devices() {
   return 0;
 }
 
+/// `bellows launch` of several nodes. The ranks find the environment that `bellows` found.
+int launch_nodes(int argc, char** argv) {
+  if (const char* before = std::getenv(bellows::cli::kLibraryPathBefore)) {
+    const std::string path = before;
+    path.empty() ? unsetenv("LD_LIBRARY_PATH") : setenv("LD_LIBRARY_PATH", path.c_str(), 1);
+    unsetenv(bellows::cli::kLibraryPathBefore);
+  }
+  return bellows::cli::launch({argv + 2, argv + argc}, [](const bellows::launch::Options& options) {
+    return bellows::nodes::launch(options);
+  });
+}
+
 int run(const std::string& command, int argc, char** argv) {
   try {
     if (command == "eval") return bellows::eval_main(argc - 1, argv + 1);
@@ -54,8 +70,8 @@ int run(const std::string& command, int argc, char** argv) {
         << "bellows models: takes no arguments; it lists the models that a configuration can name"
         << std::endl;
   } else {
-    std::cerr << "bellows-torch: expected train, eval, data, checkpoint, models or devices; it is "
-                 "started by bellows"
+    std::cerr << "bellows-torch: expected train, eval, launch, data, checkpoint, models or "
+                 "devices; it is started by bellows"
               << std::endl;
   }
   return static_cast<int>(bellows::ExitCode::usage);
@@ -66,7 +82,8 @@ int run(const std::string& command, int argc, char** argv) {
 int main(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
   if (command == "train")
-    return bellows::train_main(argc - 1, argv + 1);  // lost output does not end it
+    return bellows::train_main(argc - 1, argv + 1);          // lost output does not end it
+  if (command == "launch") return launch_nodes(argc, argv);  // nor this, and it handles signals
   bellows::interrupts_end_process();
   return bellows::cli::after_output(run(command, argc, argv));
 }

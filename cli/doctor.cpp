@@ -21,6 +21,7 @@
 #include "bellows/core/exit_code.h"
 #include "bellows/core/libtorch_info.h"
 #include "bellows/core/text.h"
+#include "bellows/launch/environment.h"
 #include "cli/find_libtorch.h"
 
 namespace bellows::cli {
@@ -68,13 +69,25 @@ std::string memory() {
   return human_bytes(kib * 1024);
 }
 
+/// How many threads a rank has, LibTorch's and those that load data.
+std::string threads_advice() {
+  const int cores = bellows::launch::usable_cores();
+  return concat("LibTorch takes ", cores, " in one rank; of R ranks `bellows launch` gives each ",
+                cores,
+                " / R, at least 1 (OMP_NUM_THREADS). data.workers come on top: set "
+                "OMP_NUM_THREADS to ",
+                cores, " / R - data.workers where both keep busy");
+}
+
 void print_machine() {
   section("Machine");
   utsname system{};
   uname(&system);
   fact("system", concat(system.sysname, " ", system.release, " ", system.machine));
   fact("processor", proc_value("/proc/cpuinfo", "model name"));
-  fact("cores", std::to_string(std::thread::hardware_concurrency()));
+  fact("cores",
+       concat(std::thread::hardware_concurrency(), ", usable ", bellows::launch::usable_cores()));
+  fact("threads", threads_advice());
   fact("vector units", vector_extensions());
   fact("memory", memory());
   rlimit files{};

@@ -7,9 +7,9 @@ option(BELLOWS_UNITY "Compile sources of a module several at a time: half the ti
 set(BELLOWS_CUDA "AUTO" CACHE STRING "Build the CUDA module: AUTO (where possible), ON or OFF")
 set_property(CACHE BELLOWS_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(BELLOWS_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
-set(BELLOWS_MODULES core formats tree device data nn optim amp checkpoint parallel train CACHE STRING
-    "Modules to build; a shorter list, without the upper ones, is for checks of the lower ones")
-mark_as_advanced(BELLOWS_MODULES)
+if(NOT BELLOWS_MODULES)  # a shorter list, without the upper ones, is for checks of the lower ones
+  set(BELLOWS_MODULES core formats tree device data nn optim amp checkpoint parallel nodes train)
+endif()
 set(BELLOWS_LIBTORCH_MINIMUM 2.11)
 
 set(CMAKE_CXX_STANDARD 20)

@@ -1,5 +1,6 @@
 #include "bellows/core/cuda_driver.h"
 
+#include <cctype>
 #include <cstdlib>
 #include <dlfcn.h>
 #include <filesystem>
@@ -68,6 +69,12 @@ CudaDevice describe(const Library& driver, int index) {
   if (driver.call("cuDeviceTotalMem_v2", &bytes, device) == 0) out.memory_bytes = bytes;
   driver.call("cuDeviceGetAttribute", &out.major, kCapabilityMajor, device);
   driver.call("cuDeviceGetAttribute", &out.minor, kCapabilityMinor, device);
+  char address[32] = {};
+  if (driver.call("cuDeviceGetPCIBusId", &address[0], int{sizeof(address) - 1}, device) == 0) {
+    for (const char c : std::string(address)) {
+      out.pci_address += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+  }
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <sched.h>
 #include <sstream>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -65,6 +66,17 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
   return all;
 }
 
+std::vector<unsigned long> bits_of(const std::vector<int>& cpus) {
+  constexpr size_t kBits = 8 * sizeof(unsigned long);
+  std::vector<unsigned long> bits;
+  for (const int cpu : cpus) {
+    const auto number = static_cast<size_t>(cpu);
+    if (bits.size() <= number / kBits) bits.resize(number / kBits + 1);
+    bits[number / kBits] |= 1UL << (number % kBits);
+  }
+  return bits;
+}
+
 /// What is needed between fork and exec, made before: nothing may be allocated there.
 struct Plan {
   const char* program;
@@ -72,6 +84,7 @@ struct Plan {
   char* const* environment;
   int out, err, agent, inherited, failure;
   unsigned long files;
+  const std::vector<unsigned long>& cpus;  // a bit each, as the kernel has them
   pid_t launcher;
   const Guard& guard;
   const SignalQueue& signals;
@@ -92,6 +105,10 @@ struct Plan {
   ::getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = plan.files;
   ::setrlimit(RLIMIT_NOFILE, &limit);
+  if (!plan.cpus.empty()) {
+    ::sched_setaffinity(0, plan.cpus.size() * sizeof(unsigned long),
+                        reinterpret_cast<const cpu_set_t*>(plan.cpus.data()));
+  }
   plan.signals.restore();
   ::execve(plan.program, plan.words, plan.environment);
   const int code = errno;
@@ -145,6 +162,7 @@ Child start_child(const std::string& program, ChildRequest request, const Guard&
   std::vector<std::string> entries;
   for (const auto& [name, value] : request.environment) entries.push_back(name + "=" + value);
   const std::vector<char*> words = pointers(request.words), environment = pointers(entries);
+  const std::vector<unsigned long> cpus = bits_of(request.cpus);
   const Plan plan{program.c_str(),
                   words.data(),
                   environment.data(),
@@ -154,6 +172,7 @@ Child start_child(const std::string& program, ChildRequest request, const Guard&
                   request.inherited,
                   failure.theirs.get(),
                   request.files,
+                  cpus,
                   ::getpid(),
                   guard,
                   signals};

@@ -25,6 +25,7 @@ struct ChildRequest {
   std::string secret;  // of the agent channel
   int inherited = -1;  // a descriptor that it is given as well; its number is in the environment
   unsigned long files = 0;  // soft limit of descriptors it is given
+  std::vector<int> cpus;    // that it may run on; empty: as the launcher
 };
 
 /// The path of the program `words[0]`, looked up in PATH. Throws ValueError with what is wrong.

@@ -17,6 +17,7 @@ class Descriptor {
   }
   ~Descriptor() { close(); }
   int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
   bool open() const { return fd_ >= 0; }
   void close() {
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));

@@ -77,29 +77,33 @@ std::map<std::string, std::string> rank_environment(const Options& options,
     const size_t equals = text.find('=', 1);
     if (equals != std::string::npos) all[text.substr(0, equals)] = text.substr(equals + 1);
   }
-  const std::string rank = std::to_string(placement.rank), ranks = std::to_string(options.ranks);
+  const Assignment& node = placement.node;
+  const std::string local = std::to_string(placement.local_rank);
+  const std::string rank = std::to_string(node.first_rank + placement.local_rank);
+  const std::string world = std::to_string(node.world_size);
   const std::map<std::string, std::string> ours = {
       {"RANK", rank},
-      {"LOCAL_RANK", options.virtual_local_rank ? "0" : rank},
-      {"GROUP_RANK", "0"},
+      {"LOCAL_RANK", options.virtual_local_rank ? "0" : local},
+      {"GROUP_RANK", std::to_string(node.node)},
       {"ROLE_RANK", rank},
       {"ROLE_NAME", options.role},
-      {"WORLD_SIZE", ranks},
-      {"LOCAL_WORLD_SIZE", ranks},
-      {"GROUP_WORLD_SIZE", "1"},
-      {"ROLE_WORLD_SIZE", ranks},
-      {"MASTER_ADDR", options.master_address},
+      {"WORLD_SIZE", world},
+      {"LOCAL_WORLD_SIZE", std::to_string(options.ranks)},
+      {"GROUP_WORLD_SIZE", std::to_string(node.nodes)},
+      {"ROLE_WORLD_SIZE", world},
+      {"MASTER_ADDR", node.master_address},
       {"MASTER_PORT", std::to_string(placement.master_port)},
-      {"TORCHELASTIC_RESTART_COUNT", std::to_string(placement.generation)},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(node.restarts)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts)},
       {"TORCHELASTIC_RUN_ID", placement.run_id},
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
   };
   for (const auto& [name, value] : ours) all[name] = value;
   all.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  for (const auto& [name, value] : node.variables) all.emplace(name, value);
   all.emplace("PYTHONUNBUFFERED", "1");  // its lines are seen when they are written
   if (!placement.threads.empty()) all["OMP_NUM_THREADS"] = placement.threads;
-  if (options.virtual_local_rank) all["CUDA_VISIBLE_DEVICES"] = device_of(placement.rank);
+  if (options.virtual_local_rank) all["CUDA_VISIBLE_DEVICES"] = device_of(placement.local_rank);
   // A launcher below another launcher has its own.
   all.erase("BELLOWS_AGENT");
   all.erase("BELLOWS_MASTER_FD");

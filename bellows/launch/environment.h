@@ -5,6 +5,7 @@
 #include <string>
 
 #include "bellows/launch/launch.h"
+#include "bellows/launch/nodes.h"
 
 namespace bellows::launch {
 
@@ -17,8 +18,8 @@ int usable_cores();
 std::string threads_per_rank(int cores, int ranks);
 
 struct Placement {
-  int rank = 0;
-  int generation = 0;  // restarts so far
+  const Assignment& node;
+  int local_rank = 0;
   int master_port = 0;
   std::string run_id;
   std::string threads;  // OMP_NUM_THREADS; empty: as it is

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <sstream>
 
 #include "bellows/core/cuda_driver.h"
@@ -14,6 +15,7 @@ namespace bellows::launch {
 namespace {
 
 constexpr int kMostRanks = 4096;
+constexpr int kMostNodes = 4096;
 
 }  // namespace
 
@@ -56,18 +58,72 @@ int ranks_of(const std::string& text) {
   return whole_number("nproc-per-node", text, 1, kMostRanks);
 }
 
-void check_nodes(const std::string& text) {
+void nodes_of(const std::string& text, NodeOptions& nodes) {
   const size_t colon = text.find(':');
-  const int least = whole_number("nnodes", text.substr(0, colon), 1, 1 << 20);
+  const int least = whole_number("nnodes", text.substr(0, colon), 1, kMostNodes);
   const int most = colon == std::string::npos
                        ? least
-                       : whole_number("nnodes", text.substr(colon + 1), 1, 1 << 20);
+                       : whole_number("nnodes", text.substr(colon + 1), 1, kMostNodes);
   if (least > most) bad_flag("nnodes", text, "MIN:MAX with MIN no larger than MAX");
-  if (most > 1) {
-    throw ValueError("--nnodes " + text +
-                     ": bellows launch starts ranks on this machine alone, several nodes are not "
-                     "there yet; start the program on each of them with torchrun, srun or mpirun");
+  nodes.least = least;
+  nodes.most = most;
+}
+
+void take_conf(const std::string& text, Options& options) {
+  NodeOptions& nodes = options.nodes;
+  const std::map<std::string, double*> times = {{"join_timeout", &nodes.join},
+                                                {"timeout", &nodes.join},
+                                                {"last_call_timeout", &nodes.last_call},
+                                                {"close_timeout", &nodes.close},
+                                                {"heartbeat_timeout", &nodes.call},
+                                                {"heartbeat", &nodes.call},
+                                                {"keep_alive_interval", &nodes.keep_alive}};
+  const std::vector<std::string> without_effect = {"read_timeout", "use_libuv", "rank"};
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const size_t equals = part.find('=');
+    if (equals == std::string::npos) bad_flag("rdzv-conf", text, "KEY=VALUE,KEY=VALUE…");
+    const std::string key = part.substr(0, equals), value = part.substr(equals + 1);
+    const std::string flag = "rdzv-conf " + key;
+    if (const auto time = times.find(key); time != times.end()) {
+      *time->second = seconds_of(flag, value);
+      if (*time->second <= 0) bad_flag(flag, value, "more than 0 seconds");
+    } else if (key == "keep_alive_max_attempt") {
+      nodes.attempts = whole_number(flag, value, 1, 1'000'000);
+    } else if (key == "is_host") {
+      const bool yes = value == "1" || value == "true" || value == "True";
+      if (!yes && value != "0" && value != "false" && value != "False") {
+        bad_flag(flag, value, "true or false");
+      }
+      nodes.has_store = yes;
+    } else if (key == "store_type") {
+      if (value != "tcp") bad_flag(flag, value, "tcp");
+    } else if (std::find(without_effect.begin(), without_effect.end(), key) !=
+               without_effect.end()) {
+      options.notes.push_back("--rdzv-conf: " + key + " has no effect");
+    } else {
+      std::vector<std::string> names = {"keep_alive_max_attempt", "is_host", "store_type"};
+      for (const auto& [name, unused] : times) names.push_back(name);
+      throw ValueError(concat("--rdzv-conf: unknown key '", key, "', expected ", join(names)));
+    }
   }
+}
+
+Binding binding_of(const std::string& flag, const std::string& text) {
+  const std::map<std::string, Binding> numa = {{"node", Binding::node},
+                                               {"socket", Binding::socket},
+                                               {"exclusive", Binding::exclusive},
+                                               {"core-complex", Binding::core_complex}};
+  const std::map<std::string, Binding> plain = {{"none", Binding::none}, {"core", Binding::core}};
+  const auto& words = flag == "bind-to" ? plain : numa;
+  const auto found = words.find(text);
+  if (found == words.end()) {
+    bad_flag(flag, text,
+             flag == "bind-to" ? "core or none"
+                               : "node, socket, exclusive or "
+                                 "core-complex");
+  }
+  return found->second;
 }
 
 std::vector<unsigned> streams_of(const std::string& flag, const std::string& text, int ranks) {

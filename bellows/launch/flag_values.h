@@ -19,8 +19,15 @@ double seconds_of(const std::string& flag, const std::string& text);
 /// --nproc-per-node: a number, cpu, gpu or auto. Throws EnvironmentError for gpu without one.
 int ranks_of(const std::string& text);
 
-/// --nnodes: accepts one node.
-void check_nodes(const std::string& text);
+/// --nnodes: "N" or "MIN:MAX".
+void nodes_of(const std::string& text, NodeOptions& nodes);
+
+/// --rdzv-conf of several nodes: "join_timeout=600,keep_alive_interval=5". Keys of torchrun that
+/// mean nothing here are noted, others refused.
+void take_conf(const std::string& text, Options& options);
+
+/// --numa-binding and --bind-to.
+Binding binding_of(const std::string& flag, const std::string& text);
 
 /// --redirects and --tee: "3", or "0:1,1:2"; one entry a rank.
 std::vector<unsigned> streams_of(const std::string& flag, const std::string& text, int ranks);

@@ -20,8 +20,9 @@ namespace {
 struct Given {
   Options options;
   std::string redirects = "0", tee = "0", shown;
-  std::string endpoint, local_address;
-  bool master_address = false, master_port = false, standalone = false, log_dir = false;
+  std::string endpoint, local_address, conf, backend = "static";
+  bool node_rank = false, master_address = false, master_port = false, standalone = false,
+       log_dir = false;
 };
 
 struct Flag {
@@ -52,6 +53,75 @@ void take_endpoint(Given& given) {
   if (has_port) options.master_port = port;
 }
 
+void take_binding(Given& given, const std::string& flag, const std::string& text) {
+  const Binding wanted = binding_of(flag, text);
+  Binding& binding = given.options.binding;
+  if (binding != Binding::none && wanted != Binding::none && wanted != binding) {
+    throw ValueError("--numa-binding and --bind-to: give one of them");
+  }
+  if (wanted != Binding::none) binding = wanted;
+}
+
+/// What counts for several nodes alone, once all flags are known.
+void settle_nodes(Given& given) {
+  Options& options = given.options;
+  NodeOptions& nodes = options.nodes;
+  nodes.fixed = given.backend == "static";
+  if (given.standalone) {
+    throw ValueError("--standalone is a job of this machine alone; leave it out, or --nnodes");
+  }
+  if (!given.endpoint.empty()) take_endpoint(given);
+  if (!nodes.fixed && given.endpoint.empty() && !given.master_address) {
+    throw ValueError(
+        "several nodes meet at --rdzv-endpoint HOST:PORT, which is not given; name an address of "
+        "one of them, the same on all");
+  }
+  nodes.host = options.master_address;
+  nodes.port = options.master_port;
+  if (nodes.port == 0) nodes.port = nodes.fixed ? 29500 : 29400;
+  nodes.local_address = given.local_address;
+  if (nodes.fixed && nodes.rank >= nodes.most) {
+    bad_flag(
+        "node-rank", std::to_string(nodes.rank),
+        concat("a number from 0 to ", nodes.most - 1, ", as there are ", nodes.most, " nodes"));
+  }
+  if (!nodes.fixed && given.node_rank) {
+    options.notes.emplace_back(
+        "--node-rank has no effect: with --rdzv-backend c10d nodes are numbered as they come");
+  }
+  if (options.run_id.empty()) options.run_id = "none";
+  take_conf(given.conf, options);
+}
+
+/// What counts for one node alone.
+void settle_alone(Given& given) {
+  Options& options = given.options;
+  if (options.nodes.rank != 0) {
+    bad_flag("node-rank", std::to_string(options.nodes.rank), "0, as there is one node");
+  }
+  if (given.standalone) {
+    if (!given.endpoint.empty() || !options.run_id.empty()) {
+      options.notes.emplace_back("--standalone: --rdzv-endpoint and --rdzv-id have no effect");
+    }
+    given.endpoint.clear();
+    options.run_id.clear();
+  }
+  if (!given.local_address.empty() && !given.master_address) {
+    options.master_address = given.local_address;
+    given.master_address = given.endpoint.empty();
+  }
+  if (!given.endpoint.empty()) take_endpoint(given);
+  std::istringstream parts(given.conf);
+  for (std::string part; std::getline(parts, part, ',');) {
+    if (part.find('=') == std::string::npos) {
+      bad_flag("rdzv-conf", given.conf, "KEY=VALUE,KEY=VALUE…");
+    }
+  }
+  if (!given.conf.empty()) {
+    options.notes.emplace_back("--rdzv-conf has no effect: on one node nothing is waited for");
+  }
+}
+
 std::vector<Flag> all_flags() {
   const auto no_effect = [](std::string flag, std::string why) {
     return [flag, why](Given& given, const std::string&) {
@@ -66,12 +136,13 @@ std::vector<Flag> all_flags() {
        "ranks to start: a number, cpu (one a core), gpu (one a device) or auto (gpu, else cpu); "
        "default 1",
        [](Given& given, const std::string& text) { given.options.ranks = ranks_of(text); }},
-      {"nnodes", "N", "nodes of the job: 1, several are not there yet",
-       [](Given&, const std::string& text) { check_nodes(text); }},
-      {"node-rank", "N", "this node's number: 0",
-       [](Given&, const std::string& text) {
-         if (whole_number("node-rank", text, 0, 1 << 20) != 0)
-           bad_flag("node-rank", text, "0, as there is one node");
+      {"nnodes", "N or MIN:MAX",
+       "nodes of the job, on each of which bellows launch is called with the same flags; default 1",
+       [](Given& given, const std::string& text) { nodes_of(text, given.options.nodes); }},
+      {"node-rank", "N", "this node's number, from 0, with --rdzv-backend static",
+       [](Given& given, const std::string& text) {
+         given.options.nodes.rank = whole_number("node-rank", text, 0, 1 << 20);
+         given.node_rank = true;
        }},
       {"standalone", "",
        "a job of this machine alone, on a free port: the default; --rdzv-endpoint and --rdzv-id "
@@ -81,7 +152,8 @@ std::vector<Flag> all_flags() {
        [](Given& given, const std::string& text) {
          given.options.max_restarts = whole_number("max-restarts", text, 0, 1'000'000);
        }},
-      {"master-addr", "HOST", "address of rank 0's store; default 127.0.0.1",
+      {"master-addr", "HOST",
+       "address of rank 0's store; default 127.0.0.1. Of several nodes: node 0's, where all meet",
        [](Given& given, const std::string& text) {
          if (text.empty()) bad_flag("master-addr", text, "an address or a host's name");
          const bool six = text.starts_with('[') && text.ends_with(']');
@@ -93,33 +165,36 @@ std::vector<Flag> all_flags() {
          given.options.master_port = whole_number("master-port", text, 0, 65535);
          given.master_port = true;
        }},
-      {"local-addr", "HOST", "the same as --master-addr where that is not given",
+      {"local-addr", "HOST",
+       "this node's address for the others; on one node the same as --master-addr where that is "
+       "not "
+       "given",
        [](Given& given, const std::string& text) { given.local_address = text; }},
-      {"rdzv-endpoint", "HOST:PORT", "the same as --master-addr and --master-port",
+      {"rdzv-endpoint", "HOST:PORT",
+       "the same as --master-addr and --master-port; default port of several nodes: 29400 with "
+       "c10d, "
+       "29500 with static",
        [](Given& given, const std::string& text) { given.endpoint = text; }},
-      {"rdzv-backend", "NAME", "c10d or static: the same on one node",
-       [](Given&, const std::string& text) {
+      {"rdzv-backend", "NAME",
+       "of several nodes: static (default; numbered by --node-rank, node 0 has the store) or c10d "
+       "(numbered as they come, the node with the endpoint's address has it)",
+       [](Given& given, const std::string& text) {
          if (text != "c10d" && text != "static") bad_flag("rdzv-backend", text, "c10d or static");
+         given.backend = text;
        }},
       {"rdzv-id", "NAME",
-       "the job's name, in TORCHELASTIC_RUN_ID and in the name of its log folder; default: drawn",
+       "the job's name, in TORCHELASTIC_RUN_ID and in the name of its log folder; default: drawn, "
+       "and none for several nodes",
        [](Given& given, const std::string& text) {
          if (text.empty() || text.find('/') != std::string::npos || text.starts_with('.')) {
            bad_flag("rdzv-id", text, "a name without '/' that does not begin with '.'");
          }
          given.options.run_id = text;
        }},
-      {"rdzv-conf", "KEY=VALUE,…", "accepted; no effect on one node",
-       [](Given& given, const std::string& text) {
-         std::istringstream parts(text);
-         for (std::string part; std::getline(parts, part, ',');) {
-           if (part.find('=') == std::string::npos)
-             bad_flag("rdzv-conf", text, "KEY=VALUE,KEY=VALUE…");
-         }
-         if (!text.empty())
-           given.options.notes.emplace_back(
-               "--rdzv-conf has no effect: on one node nothing is waited for");
-       }},
+      {"rdzv-conf", "KEY=VALUE,…",
+       "of several nodes, seconds: join_timeout (600), last_call_timeout (30), close_timeout (30), "
+       "heartbeat_timeout (5), keep_alive_interval (5); keep_alive_max_attempt (3); is_host",
+       [](Given& given, const std::string& text) { given.conf = text; }},
       {"role", "NAME", "ROLE_NAME of the ranks; default \"default\"",
        [](Given& given, const std::string& text) { given.options.role = text; }},
       {"log-dir", "DIR",
@@ -192,9 +267,11 @@ std::vector<Flag> all_flags() {
        refused("duplicate-stdout-filters", "not there; use grep on the launcher's output")},
       {"duplicate-stderr-filters", "TEXT", "",
        refused("duplicate-stderr-filters", "not there; use grep on the launcher's output")},
-      {"numa-binding", "NAME", "",
-       refused("numa-binding",
-               "binding is not there yet; put numactl or taskset before the program")},
+      {"numa-binding", "NAME",
+       "CPUs that ranks may run on, near their devices: node, socket, exclusive or core-complex",
+       [](Given& given, const std::string& text) { take_binding(given, "numa-binding", text); }},
+      {"bind-to", "NAME", "core: each rank gets cores of its own; none: as it is (default)",
+       [](Given& given, const std::string& text) { take_binding(given, "bind-to", text); }},
       {"print-completion", "SHELL", "", refused("print-completion", "not there")},
       {"help", "", "print this text", nullptr, 'h'},
   };
@@ -235,18 +312,11 @@ void take_defaults(Given& given) {
 
 void settle(Given& given) {
   Options& options = given.options;
-  if (given.standalone) {
-    if (!given.endpoint.empty() || !options.run_id.empty()) {
-      options.notes.emplace_back("--standalone: --rdzv-endpoint and --rdzv-id have no effect");
-    }
-    given.endpoint.clear();
-    options.run_id.clear();
+  if (options.nodes.most > 1) {
+    settle_nodes(given);
+  } else {
+    settle_alone(given);
   }
-  if (!given.local_address.empty() && !given.master_address) {
-    options.master_address = given.local_address;
-    given.master_address = given.endpoint.empty();
-  }
-  if (!given.endpoint.empty()) take_endpoint(given);
   if (given.log_dir && given.redirects == "0" && given.tee == "0") given.tee = "3";
   options.redirects = streams_of("redirects", given.redirects, options.ranks);
   options.tee = streams_of("tee", given.tee, options.ranks);
@@ -325,8 +395,7 @@ std::optional<Options> parse_flags(const std::vector<std::string>& words) {
 std::string help_text() {
   std::string text =
       "Usage: bellows launch [FLAGS] [--] PROGRAM [ARGUMENTS]\n\n"
-      "Starts PROGRAM as the ranks of one job on this machine, with torchrun's flags and "
-      "environment,\n"
+      "Starts PROGRAM as this machine's ranks of one job, with torchrun's flags and environment,\n"
       "and looks after them: when one fails, the others are ended and a report says which and "
       "why.\n\n"
       "Flags:\n";

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 
 #include "bellows/core/clock.h"
 #include "bellows/launch/environment.h"
@@ -22,21 +23,24 @@ std::string replaced(std::string text, const std::string& what, const std::strin
   return text;
 }
 
-std::string prefix_of(const Options& options, int rank) {
+std::string prefix_of(const Options& options, int rank, int local) {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
   std::string text = replaced(options.line_prefix, "${rank}", std::to_string(rank));
-  text = replaced(text, "${local_rank}", std::to_string(rank));
+  text = replaced(text, "${local_rank}", std::to_string(local));
   text = replaced(text, "${role_name}", options.role);
   return replaced(text, "${hostname}", host.data());
 }
 
 }  // namespace
 
-Generation::Generation(const Job& job, int number)
-    : job_(job), number_(number), master_(job.options.master_address, job.options.master_port) {
+Generation::Generation(const Job& job, Assignment node) : job_(job), node_(std::move(node)) {
+  if (!node_.master && node_.first_rank == 0) {
+    node_.master = std::make_shared<MasterSocket>(node_.master_address, node_.master_port);
+  }
+  if (node_.master) node_.master_port = node_.master->port();
   try {
-    for (int rank = 0; rank < job.options.ranks; ++rank) ranks_.push_back(start_rank(rank));
+    for (int local = 0; local < job.options.ranks; ++local) ranks_.push_back(start_rank(local));
   } catch (...) {
     while (!gone()) {
       signal(SIGKILL);
@@ -47,28 +51,31 @@ Generation::Generation(const Job& job, int number)
   }
 }
 
-Rank Generation::start_rank(int number) {
+Rank Generation::start_rank(int local) {
   const Options& options = job_.options;
+  const int number = node_.first_rank + local;
   ChildRequest request;
   request.words = options.program;
   request.environment =
-      rank_environment(options, {number, number_, master_.port(), job_.run_id, job_.threads});
+      rank_environment(options, {node_, local, node_.master_port, job_.run_id, job_.threads});
   request.secret = job_.secret;
   request.files = job_.files;
+  if (!job_.cpus.empty()) request.cpus = job_.cpus.at(static_cast<size_t>(local));
   if (number == 0) {
-    request.inherited = master_.fd();
-    request.environment["BELLOWS_MASTER_FD"] = std::to_string(master_.fd());
+    request.inherited = node_.master->fd();
+    request.environment["BELLOWS_MASTER_FD"] = std::to_string(node_.master->fd());
   }
   Rank rank;
   rank.number = number;
+  rank.local = local;
   for (const Streams stream : {kOut, kErr}) {
     RankOutput& output = stream == kOut ? rank.out : rank.err;
-    const bool redirected = (options.redirects.at(static_cast<size_t>(number)) & stream) != 0;
-    output.lines = LineStream(prefix_of(options, number));
+    const bool redirected = (options.redirects.at(static_cast<size_t>(local)) & stream) != 0;
+    output.lines = LineStream(prefix_of(options, number, local));
     output.shown =
-        !redirected && (options.shown_ranks.empty() || options.shown_ranks.contains(number));
-    output.file = job_.logs.open(number_, number, stream);
-    output.file_path = job_.logs.file_of(number_, number, stream);
+        !redirected && (options.shown_ranks.empty() || options.shown_ranks.contains(local));
+    output.file = job_.logs.open(node_.generation, local, stream);
+    output.file_path = job_.logs.file_of(node_.generation, local, stream);
   }
   rank.started = monotonic_clock().now();
   rank.child = start_child(job_.program, std::move(request), job_.guard, job_.signals);
@@ -112,7 +119,7 @@ std::vector<Rank*> Generation::reap() {
       rank.status = status;
       rank.ended = monotonic_clock().now();
       rank.agent.drain_all();
-      if (rank.number == 0) master_.close();
+      if (rank.number == 0) node_.master->close();
       ended.push_back(&rank);
     }
   }

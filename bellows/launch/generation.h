@@ -9,6 +9,7 @@
 #include "bellows/launch/launch.h"
 #include "bellows/launch/log_folder.h"
 #include "bellows/launch/master_socket.h"
+#include "bellows/launch/nodes.h"
 #include "bellows/launch/rank.h"
 
 namespace bellows::launch {
@@ -18,9 +19,10 @@ struct Job {
   const Options& options;
   std::string program;  // as found
   std::string run_id;
-  std::string secret;       // of the agent channel
-  std::string threads;      // OMP_NUM_THREADS; empty: as it is
-  unsigned long files = 0;  // soft limit of descriptors that ranks are given
+  std::string secret;                  // of the agent channel
+  std::string threads;                 // OMP_NUM_THREADS; empty: as it is
+  unsigned long files = 0;             // soft limit of descriptors that ranks are given
+  std::vector<std::vector<int>> cpus;  // each local rank's; empty: as the launcher
   const LogFolder& logs;
   const Guard& guard;
   const SignalQueue& signals;
@@ -29,7 +31,7 @@ struct Job {
 class Generation {
  public:
   /// Starts all ranks, or ends those it has started and throws as start_child and MasterSocket do.
-  Generation(const Job& job, int number);
+  Generation(const Job& job, Assignment node);
 
   std::deque<Rank>& ranks() { return ranks_; }
   const std::deque<Rank>& ranks() const { return ranks_; }
@@ -44,13 +46,12 @@ class Generation {
   void signal(int number, const Rank* spared = nullptr);
 
  private:
-  Rank start_rank(int number);
+  Rank start_rank(int local);
   void forget_empty_groups();
   std::vector<pid_t> strays() const;
 
   const Job& job_;
-  const int number_;
-  MasterSocket master_;
+  Assignment node_;
   std::deque<Rank> ranks_;
   std::set<pid_t> asked_;  // of the strays
 };

@@ -10,9 +10,11 @@
 #include "bellows/core/clock.h"
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
+#include "bellows/launch/binding.h"
 #include "bellows/launch/console.h"
 #include "bellows/launch/environment.h"
 #include "bellows/launch/generation.h"
+#include "bellows/launch/nodes.h"
 #include "bellows/launch/own_process.h"
 #include "bellows/launch/report.h"
 #include "bellows/launch/verdict.h"
@@ -39,10 +41,16 @@ int passed_on(int signal) {
   return signal == SIGINT ? SIGINT : SIGTERM;
 }
 
+Failure failure_of(const Rank& rank) {
+  const bool killed = rank.code() > 128 && !rank.ended_by(SIGABRT);
+  return {rank.number, std::max(rank.code(), 0), killed, how_it_ended(rank)};
+}
+
 class Launcher {
  public:
-  Launcher(const Options& options, int out, int err)
+  Launcher(const Options& options, Nodes& nodes, int out, int err)
       : options_(options),
+        nodes_(nodes),
         program_(find_program(options.program.at(0))),
         signals_(options.stop_signals),
         console_(out, err),
@@ -54,6 +62,7 @@ class Launcher {
              random_hex(16),
              threads_per_rank(usable_cores(), options.ranks),
              files_.before(),
+             cpus_of_ranks(options),
              logs_,
              guard_,
              signals_} {}
@@ -69,13 +78,18 @@ class Launcher {
   };
 
   void introduce();
-  void run_generation(int number);
+  Order next_order();
+  void run_generation(const Assignment& node);
+  Outcome outcome();
   std::vector<Source> sources();
   void wait_for_something();
   int poll_timeout() const;
   void show_progress();
   void handle_signals();
   void handle_stop(int signal);
+  void ask(int signal, int times);
+  void handle_orders();
+  void obey(const Order& order);
   void handle_ends();
   void end_all(int signal);
   void keep_deadlines();
@@ -84,6 +98,7 @@ class Launcher {
   std::deque<Rank>& ranks() { return generation_->ranks(); }
 
   const Options& options_;
+  Nodes& nodes_;
   const std::string program_;
   const FileLimit files_;
   const Subreaper subreaper_;
@@ -95,9 +110,12 @@ class Launcher {
   const Job job_;
   std::unique_ptr<Generation> generation_;
   Rank* first_failed_ = nullptr;
+  bool waiting_ = true;  // for an order: nothing runs
   int stop_signal_ = 0;  // what somebody sent to have the job ended
   int stops_ = 0;        // how often
+  int own_stops_ = 0;    // of these, to this launcher
   bool ending_ = false;
+  std::optional<Order> last_;         // the order to finish, where it came while ranks ran
   std::optional<Time> stop_at_;       // the request to end is passed on
   std::optional<Time> kill_at_;       // SIGKILL for all
   std::optional<Time> spared_until_;  // then the first failed gets its SIGTERM too
@@ -111,6 +129,10 @@ void Launcher::introduce() {
     console_.say(concat("bellows launch: OMP_NUM_THREADS=", job_.threads, " for each of ",
                         options_.ranks, " ranks (", usable_cores(),
                         " cores); set it to have another number\n"));
+  }
+  for (size_t rank = 0; rank < job_.cpus.size(); ++rank) {
+    console_.say(concat("bellows launch: local rank ", rank, " is bound to CPUs ",
+                        cpu_list(job_.cpus[rank]), "\n"));
   }
   if (!logs_.path().empty()) {
     console_.say("bellows launch: ranks' output goes to " + logs_.path().string() + "\n");
@@ -145,17 +167,25 @@ void Launcher::handle_ends() {
   const auto ended = generation_->reap();
   if (ending_ || ended.empty()) return;
   if (Rank* first = first_failure(ranks(), ended)) {
-    if (saved(*first)) return handle_stop(SIGTERM);  // somebody else asked it: so are the others
+    if (saved(*first)) return ask(SIGTERM, ++own_stops_);  // somebody else asked it
     first_failed_ = first;
+    nodes_.failed(failure_of(*first));
     end_all(SIGTERM);
   } else if (!generation_->any_running() && !generation_->gone()) {
     end_all(SIGTERM);  // what they have left behind
   }
 }
 
+/// A request to end that has come `times` times: the same one may come by several ways.
+void Launcher::ask(int signal, int times) {
+  if (own_stops_ == times) nodes_.asked(signal, times);
+  while (stops_ < times) handle_stop(signal);
+}
+
 void Launcher::handle_stop(int signal) {
   ++stops_;
   if (stop_signal_ == 0) stop_signal_ = signal;
+  if (waiting_) return;
   if (ending_) {
     generation_->signal(passed_on(signal));
     kill_at_ = std::min(*kill_at_, now() + (stops_ > 2 ? 0s : kAfterSecondSignal));
@@ -164,26 +194,51 @@ void Launcher::handle_stop(int signal) {
   }
 }
 
+void Launcher::obey(const Order& order) {
+  console_.say(order.text);
+  switch (order.kind) {
+    case Order::Kind::tell:
+      break;
+    case Order::Kind::ask:
+      ask(order.signal, order.times);
+      break;
+    case Order::Kind::finish:
+      last_ = order;
+      last_->text.clear();
+      [[fallthrough]];
+    default:
+      if (!ending_) end_all(SIGTERM);
+  }
+}
+
+void Launcher::handle_orders() {
+  while (const auto order = nodes_.next()) obey(*order);
+}
+
 void Launcher::handle_signals() {
   while (const auto signal = signals_.next()) {
     switch (*signal) {
       case SIGCHLD:
-        handle_ends();
+        if (!waiting_) handle_ends();
         break;
       case SIGQUIT:
+        console_.say(nodes_.describe());
+        if (waiting_) break;
         for (auto& rank : ranks()) rank.agent.drain_all();
         console_.say(state_report(ranks()));
         break;
       case SIGTSTP:
-        for (auto& rank : ranks()) rank.signal(SIGTSTP);
+        if (!waiting_)
+          for (auto& rank : ranks()) rank.signal(SIGTSTP);
         console_.flush();
         ::kill(::getpid(), SIGSTOP);
         break;
       case SIGCONT:
-        for (auto& rank : ranks()) rank.signal(SIGCONT);
+        if (!waiting_)
+          for (auto& rank : ranks()) rank.signal(SIGCONT);
         break;
       default:
-        handle_stop(*signal);
+        ask(*signal, ++own_stops_);
     }
   }
 }
@@ -208,6 +263,7 @@ int Launcher::poll_timeout() const {
 
 std::vector<Launcher::Source> Launcher::sources() {
   std::vector<Source> all{{signals_.fd(), POLLIN, [] {}}};
+  if (nodes_.fd() >= 0) all.push_back({nodes_.fd(), POLLIN, [this] { handle_orders(); }});
   for (const Streams stream : {kOut, kErr}) {
     Sink& sink = console_.of(stream);
     if (sink.pending()) all.push_back({sink.fd(), POLLOUT, [] {}});
@@ -264,18 +320,45 @@ void Launcher::finish_output() {
   }
 }
 
-void Launcher::run_generation(int number) {
+/// The next order to start or to finish. A second request to end is answered here.
+Order Launcher::next_order() {
+  const int enough = std::max(own_stops_, 1);  // requests that were answered
+  for (;;) {
+    if (last_) return *last_;
+    while (auto order = nodes_.next()) {
+      if (order->kind == Order::Kind::start || order->kind == Order::Kind::finish) return *order;
+      console_.say(order->text);
+      if (order->kind == Order::Kind::ask) ask(order->signal, order->times);
+    }
+    handle_signals();
+    if (own_stops_ > enough) {
+      last_.emplace();
+      last_->code = 128 + stop_signal_;
+      continue;
+    }
+    console_.flush();
+    pollfd entries[4] = {
+        {signals_.fd(), POLLIN, 0}, {nodes_.fd(), POLLIN, 0}, {-1, POLLOUT, 0}, {-1, POLLOUT, 0}};
+    if (console_.of(kOut).pending()) entries[2].fd = console_.of(kOut).fd();
+    if (console_.of(kErr).pending()) entries[3].fd = console_.of(kErr).fd();
+    ::poll(entries, 4, -1);
+  }
+}
+
+void Launcher::run_generation(const Assignment& node) {
   first_failed_ = nullptr;
   ending_ = false;
   kill_at_.reset();
   spared_until_.reset();
   generation_.reset();  // frees a port that was named
   try {
-    generation_ = std::make_unique<Generation>(job_, number);
+    generation_ = std::make_unique<Generation>(job_, node);
   } catch (...) {
     finish_output();  // what was said of the generations before
     throw;
   }
+  waiting_ = false;
+  if (stop_signal_ != 0) stop_at_ = now() + kSettling;  // asked while they were started
   while (!generation_->gone()) {
     wait_for_something();
     handle_signals();
@@ -285,32 +368,45 @@ void Launcher::run_generation(int number) {
     rank.out.finish(console_, console_.of(kOut));
     rank.err.finish(console_, console_.of(kErr));
   }
+  waiting_ = true;
   if (first_failed_ == nullptr && stop_signal_ != 0) first_failed_ = failure_while_ending(ranks());
 }
 
+Outcome Launcher::outcome() {
+  Outcome outcome;
+  outcome.code = exit_code_of(ranks(), first_failed_, stop_signal_);
+  outcome.asked = stop_signal_;
+  if (first_failed_ == nullptr) return outcome;
+  outcome.failure = failure_of(*first_failed_);
+  const double grace = std::chrono::duration<double>(options_.shutdown_timeout).count();
+  outcome.report = failure_report(ranks(), {first_failed_->number, grace});
+  console_.say(outcome.report);
+  return outcome;
+}
+
 int Launcher::run() {
+  nodes_.begin();
   introduce();
-  for (int number = 0;; ++number) {
-    run_generation(number);
-    if (first_failed_ == nullptr) break;
-    const double grace = std::chrono::duration<double>(options_.shutdown_timeout).count();
-    console_.say(failure_report(ranks(), {first_failed_->number, grace}));
-    if (number == options_.max_restarts || stop_signal_ != 0) break;
-    console_.say(concat("bellows launch: all ranks are started anew (restart ", number + 1, " of ",
-                        options_.max_restarts, ")\n"));
+  for (;;) {
+    const Order order = next_order();
+    console_.say(order.text);
+    if (order.kind == Order::Kind::finish) {
+      finish_output();
+      return order.code;
+    }
+    run_generation(order.assignment);
+    nodes_.ended(outcome());
   }
-  const int code = exit_code_of(ranks(), first_failed_, stop_signal_);
-  if (first_failed_ == nullptr && code > 128) {
-    console_.say(concat("bellows launch: ended by ", signal_name(stop_signal_),
-                        "; not every rank saved its state\n"));
-  }
-  finish_output();
-  return code;
 }
 
 }  // namespace
 
 int launch(const Options& options, int out, int err) {
+  OneNode alone(options);
+  return launch(options, alone, out, err);
+}
+
+int launch(const Options& options, Nodes& nodes, int out, int err) {
   if (options.program.empty()) throw ValueError("no program to launch");
   if (options.ranks < 1) {
     throw ValueError(concat("got ", options.ranks, " ranks, expected 1 or more"));
@@ -319,7 +415,7 @@ int launch(const Options& options, int out, int err) {
   Options complete = options;
   complete.redirects.resize(static_cast<size_t>(options.ranks));
   complete.tee.resize(static_cast<size_t>(options.ranks));
-  return Launcher(complete, out, err).run();
+  return Launcher(complete, nodes, out, err).run();
 }
 
 }  // namespace bellows::launch

@@ -1,9 +1,11 @@
 // Starting the ranks of a job on this machine and looking after them: what `bellows launch` does.
-// Needs no LibTorch. The words are torchrun's.
+// Needs no LibTorch; what several nodes settle among themselves is nodes/launch_nodes.h. The words
+// are torchrun's.
 #pragma once
 
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -13,10 +15,34 @@ namespace bellows::launch {
 /// What is done with a rank's standard output and error; one bit each, as in torchrun's --tee.
 enum Streams : unsigned { kNoStream = 0, kOut = 1, kErr = 2, kBoth = 3 };
 
+/// How CPUs are given to ranks: torchrun's --numa-binding, and `core`, cores of its own for each.
+enum class Binding { none, node, socket, exclusive, core_complex, core };
+
+/// Where several nodes meet, and for how long they wait for each other. Times are seconds.
+struct NodeOptions {
+  /// How many nodes the job needs and takes; 1 and 1: this machine alone.
+  int least = 1, most = 1;
+  /// --rdzv-backend static: node `rank` of them, and node 0 has the store. Else (c10d) they are
+  /// numbered as they come, and the node whose address the endpoint is has it.
+  bool fixed = true;
+  int rank = 0;
+  /// The endpoint.
+  std::string host;
+  int port = 0;
+  /// This node's address for the others; empty: the one by which it reaches the endpoint.
+  std::string local_address;
+  double join = 600, last_call = 30, close = 30, call = 5, keep_alive = 5;
+  int attempts = 3;
+  /// Whether this node has the store; nothing: found out.
+  std::optional<bool> has_store;
+};
+
 struct Options {
   /// The program, looked up in PATH, and its arguments.
   std::vector<std::string> program;
   int ranks = 1;
+  NodeOptions nodes;
+  Binding binding = Binding::none;
   /// How often all ranks are started anew after one has failed.
   int max_restarts = 0;
   /// Empty: a number is drawn.
@@ -51,5 +77,10 @@ struct Options {
 /// EnvironmentError where the machine lacks something (a port, descriptors, a writable log folder);
 /// then nothing is left running.
 int launch(const Options& options, int out = 1, int err = 2);
+
+class Nodes;
+/// This node's ranks of a job over several: `nodes` says when they are started and ended, and with
+/// which code the launcher returns.
+int launch(const Options& options, Nodes& nodes, int out = 1, int err = 2);
 
 }  // namespace bellows::launch

@@ -34,7 +34,8 @@ struct RankOutput {
 
 class Rank {
  public:
-  int number = 0;
+  int number = 0;  // among all of the job
+  int local = 0;   // on this node
   Child child;
   AgentPeer agent;
   RankOutput out, err;

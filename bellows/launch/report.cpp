@@ -1,5 +1,6 @@
 #include "bellows/launch/report.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <fstream>
@@ -122,7 +123,8 @@ std::string how_it_ended(const Rank& rank) {
 }
 
 std::string failure_report(const std::deque<Rank>& ranks, const Ending& ending) {
-  const Rank& first = ranks.at(static_cast<size_t>(ending.first));
+  const Rank& first = *std::find_if(ranks.begin(), ranks.end(),
+                                    [&](const Rank& rank) { return rank.number == ending.first; });
   std::string text = concat(
       "bellows launch: rank ", first.number, " failed first: ", how_it_ended(first), ", after ",
       seconds_text(first.seconds()), ", pid ", first.child.pid, "\n", last_words(first));

@@ -10,7 +10,7 @@ namespace bellows::launch {
 
 /// Why the other ranks were ended, and with what.
 struct Ending {
-  int first = -1;  // the rank that failed first
+  int first = -1;  // the rank that failed first, among all of the job
   double grace_seconds = 0;
 };
 

@@ -33,7 +33,7 @@ std::string text_of(const std::vector<uint8_t>& bytes) {
 /// A connection on which nothing is ever sent: it ends when the process that serves the store does.
 class Watch {
  public:
-  explicit Watch(const Place& place);
+  Watch(const std::string& host, int port);
   ~Watch() {
     if (socket_ >= 0) ::close(socket_);
   }
@@ -58,6 +58,11 @@ class C10dStore : public Store {
     store_->set(key, bytes(value));
   }
   std::string get(const std::string& key) override { return text_of(store_->get(key)); }
+  std::vector<std::string> get_all(const std::vector<std::string>& keys) override {
+    std::vector<std::string> values;
+    for (const auto& value : store_->multiGet(keys)) values.push_back(text_of(value));
+    return values;
+  }
   bool has(const std::string& key) override { return store_->check({key}); }
   void append(const std::string& key, const std::string& value) override {
     store_->append(key, bytes(value));
@@ -96,8 +101,8 @@ Addresses addresses(const char* host, int port) {
 }
 
 /// Without it c10d tells of a server that has gone, at length.
-Watch::Watch(const Place& place) {
-  const Addresses found = addresses(place.master_addr.c_str(), place.master_port);
+Watch::Watch(const std::string& host, int port) {
+  const Addresses found = addresses(host.c_str(), port);
   for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
     socket_ = ::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (socket_ >= 0 && ::connect(socket_, one->ai_addr, one->ai_addrlen) == 0) return;
@@ -157,16 +162,31 @@ std::shared_ptr<Store> memory_store(std::chrono::milliseconds timeout) {
   return std::make_shared<C10dStore>(std::move(store));
 }
 
-std::shared_ptr<Store> network_store(const Place& place, std::chrono::milliseconds timeout) {
+std::shared_ptr<Store> serve_store(int listening, const std::string& host, int port,
+                                   std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(place.master_port);
-  options.isServer = place.rank == 0;
+  options.port = static_cast<uint16_t>(port);
+  options.isServer = true;
   options.waitWorkers = false;
   options.timeout = timeout;
-  if (options.isServer) options.masterListenFd = listening_socket(place);
-  auto store = c10::make_intrusive<c10d::TCPStore>(place.master_addr, options);
-  return std::make_shared<C10dStore>(std::move(store),
-                                     options.isServer ? nullptr : std::make_shared<Watch>(place));
+  options.masterListenFd = listening;
+  return std::make_shared<C10dStore>(c10::make_intrusive<c10d::TCPStore>(host, options));
+}
+
+std::shared_ptr<Store> connect_store(const std::string& host, int port,
+                                     std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(port);
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
+  return std::make_shared<C10dStore>(std::move(store), std::make_shared<Watch>(host, port));
+}
+
+std::shared_ptr<Store> network_store(const Place& place, std::chrono::milliseconds timeout) {
+  const std::string& host = place.master_addr;
+  if (place.rank != 0) return connect_store(host, place.master_port, timeout);
+  return serve_store(listening_socket(place), host, place.master_port, timeout);
 }
 
 }  // namespace bellows::parallel

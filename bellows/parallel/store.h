@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bellows/parallel/place.h"
 
@@ -17,6 +18,8 @@ class Store {
   virtual void set(const std::string& key, const std::string& value) = 0;
   /// Blocks until the key is there, at most for the store's time-out.
   virtual std::string get(const std::string& key) = 0;
+  /// The same for several at once.
+  virtual std::vector<std::string> get_all(const std::vector<std::string>& keys) = 0;
   virtual bool has(const std::string& key) = 0;
   virtual void append(const std::string& key, const std::string& value) = 0;
   virtual void remove(const std::string& key) = 0;
@@ -41,5 +44,12 @@ std::shared_ptr<Store> memory_store(std::chrono::milliseconds timeout);
 /// one of this machine. The others wait for it, as long as the time-out. Throws EnvironmentError
 /// where the port is taken.
 std::shared_ptr<Store> network_store(const Place& place, std::chrono::milliseconds timeout);
+
+/// Served by this process on `listening`, a socket at host and port, which is taken over.
+std::shared_ptr<Store> serve_store(int listening, const std::string& host, int port,
+                                   std::chrono::milliseconds timeout);
+/// Served by another process. `timeout` is that of the connection too.
+std::shared_ptr<Store> connect_store(const std::string& host, int port,
+                                     std::chrono::milliseconds timeout);
 
 }  // namespace bellows::parallel

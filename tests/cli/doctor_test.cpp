@@ -56,6 +56,12 @@ TEST(DoctorTest, TellsMachineLibTorchAndDevices) {
   }
 }
 
+TEST(DoctorTest, ThreadsAreThoseOfTheUsableCoresAndLoaderThreadsComeOnTop) {
+  const auto result = run({"taskset", "-c", "0", BELLOWS_PROGRAM, "doctor"}, with_libtorch());
+  EXPECT_THAT(result.out, AllOf(HasSubstr("usable 1"), HasSubstr("LibTorch takes 1 in one rank"),
+                                HasSubstr("data.workers come on top")));
+}
+
 TEST(DoctorTest, HelpAndBadArguments) {
   EXPECT_EQ(bellows({"doctor", "--help"}).exit_code, 0);
   const auto bad = bellows({"doctor", "--frob"});

@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/launch/program.h"
+#include "tests/support/mark.h"
 
 namespace bellows::testing {
 namespace {
@@ -30,49 +31,6 @@ int repeats() {
   const char* text = std::getenv("BELLOWS_FAULT_REPEAT");
   return text == nullptr ? 1 : std::max(1, std::atoi(text));
 }
-
-/// A variable that a job and all that comes of it carry, by which they can be found.
-class Mark {
- public:
-  std::map<std::string, std::string> environment() const { return {{"BELLOWS_TEST_MARK", value_}}; }
-  std::set<pid_t> processes() const {
-    std::set<pid_t> found;
-    std::error_code ignored;
-    for (const auto& entry : fs::directory_iterator("/proc", ignored)) {
-      const std::string name = entry.path().filename();
-      if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-      std::ifstream file(entry.path() / "environ", std::ios::binary);
-      std::ostringstream text;
-      text << file.rdbuf();
-      if (text.str().find("BELLOWS_TEST_MARK=" + value_) != std::string::npos) {
-        found.insert(std::stoi(name));
-      }
-    }
-    return found;
-  }
-  /// Waits until so many are there.
-  void wait_for(size_t count) const {
-    for (const auto limit = std::chrono::steady_clock::now() + 20s;
-         processes().size() < count && std::chrono::steady_clock::now() < limit;) {
-      std::this_thread::sleep_for(2ms);
-    }
-  }
-  bool gone_within(std::chrono::milliseconds time) const {
-    const auto limit = std::chrono::steady_clock::now() + time;
-    while (!processes().empty()) {
-      if (std::chrono::steady_clock::now() > limit) return false;
-      std::this_thread::sleep_for(5ms);
-    }
-    return true;
-  }
-  ~Mark() {
-    for (const pid_t pid : processes()) ::kill(pid, SIGKILL);
-  }
-
- private:
-  static inline int count = 0;
-  std::string value_ = std::to_string(::getpid()) + "-" + std::to_string(++count) + ".";
-};
 
 void wait_for_lines(Process& process, size_t lines) {
   while (process.running() && lines_of(process.out_so_far()).size() < lines) {

@@ -69,6 +69,40 @@ TEST(LaunchFlagsTest, TheStoresPlaceComesFromEndpointOrMaster) {
               HasSubstr("differ"));
 }
 
+TEST(LaunchFlagsTest, SeveralNodesMeetAtTheEndpoint) {
+  const Options fixed = parsed({"--nnodes", "3", "--node-rank", "2", "--master-addr", "10.0.0.1"});
+  EXPECT_EQ(fixed.nodes.least, 3);
+  EXPECT_EQ(fixed.nodes.most, 3);
+  EXPECT_TRUE(fixed.nodes.fixed);
+  EXPECT_EQ(fixed.nodes.rank, 2);
+  EXPECT_EQ(fixed.nodes.host, "10.0.0.1");
+  EXPECT_EQ(fixed.nodes.port, 29500);
+  EXPECT_EQ(fixed.run_id, "none");
+  const Options elastic =
+      parsed({"--nnodes=1:4", "--rdzv-backend=c10d", "--rdzv-endpoint=[fd00::1]", "--rdzv-id=j",
+              "--local-addr", "fd00::2", "--rdzv-conf",
+              "join_timeout=60,last_call_timeout=2.5,close_timeout=3,keep_alive_interval=1,"
+              "keep_alive_max_attempt=2,heartbeat_timeout=4,is_host=True,read_timeout=9"});
+  EXPECT_EQ(elastic.nodes.least, 1);
+  EXPECT_EQ(elastic.nodes.most, 4);
+  EXPECT_FALSE(elastic.nodes.fixed);
+  EXPECT_EQ(elastic.nodes.host, "fd00::1");
+  EXPECT_EQ(elastic.nodes.port, 29400);
+  EXPECT_EQ(elastic.nodes.local_address, "fd00::2");
+  EXPECT_EQ(elastic.run_id, "j");
+  EXPECT_EQ(elastic.nodes.join, 60);
+  EXPECT_EQ(elastic.nodes.last_call, 2.5);
+  EXPECT_EQ(elastic.nodes.close, 3);
+  EXPECT_EQ(elastic.nodes.keep_alive, 1);
+  EXPECT_EQ(elastic.nodes.attempts, 2);
+  EXPECT_EQ(elastic.nodes.call, 4);
+  EXPECT_EQ(elastic.nodes.has_store, true);
+  EXPECT_THAT(elastic.notes, ElementsAre(HasSubstr("read_timeout has no effect")));
+  EXPECT_EQ(parsed({"--numa-binding", "core-complex"}).binding, Binding::core_complex);
+  EXPECT_EQ(parsed({"--bind-to=core"}).binding, Binding::core);
+  EXPECT_EQ(parsed({"--bind-to=none"}).binding, Binding::none);
+}
+
 TEST(LaunchFlagsTest, TimesSignalsAndRanks) {
   EXPECT_EQ(parsed({"--shutdown-timeout", "0.5"}).shutdown_timeout, std::chrono::milliseconds(500));
   EXPECT_THAT(parsed({"--signals-to-handle", "SIGTERM,USR1"}).stop_signals,
@@ -99,8 +133,19 @@ TEST(LaunchFlagsTest, WhatIsWrongIsNamedWithWhatIsExpected) {
   expect({"--nproc-per-node", "0"}, "got '0', expected a whole number from 1 to 4096");
   expect({"--nproc-per-node", "two"}, "a number of ranks, auto, cpu or gpu");
   expect({"--nproc-per-node", "99999999999999999999"}, "expected a whole number");
-  expect({"--nnodes", "2"}, "several nodes are not there yet");
-  expect({"--nnodes", "1:4"}, "several nodes are not there yet");
+  expect({"--nnodes", "2:"}, "expected a whole number");
+  expect({"--nnodes", "0:4"}, "from 1 to 4096");
+  expect({"--nnodes", "2", "--rdzv-backend", "c10d"}, "meet at --rdzv-endpoint HOST:PORT");
+  expect({"--nnodes", "2", "--node-rank", "2"}, "a number from 0 to 1");
+  expect({"--nnodes", "2", "--standalone"}, "this machine alone");
+  expect({"--nnodes", "2", "--rdzv-conf", "join_timeot=3"}, "unknown key 'join_timeot'");
+  expect({"--nnodes", "2", "--rdzv-conf", "join_timeout=0"}, "more than 0 seconds");
+  expect({"--nnodes", "2", "--rdzv-conf", "keep_alive_max_attempt=0"}, "from 1 to");
+  expect({"--nnodes", "2", "--rdzv-conf", "is_host=maybe"}, "true or false");
+  expect({"--nnodes", "2", "--rdzv-conf", "store_type=file"}, "expected tcp");
+  expect({"--numa-binding", "core"}, "node, socket, exclusive or core-complex");
+  expect({"--bind-to", "socket"}, "core or none");
+  expect({"--bind-to", "core", "--numa-binding", "node"}, "give one of them");
   expect({"--nnodes", "2:1"}, "MIN:MAX");
   expect({"--node-rank", "1"}, "there is one node");
   expect({"--max-restarts", "-1"}, "got '-1'");

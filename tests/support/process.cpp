@@ -80,6 +80,10 @@ std::string Process::out_so_far() const {
   return contents(out_);
 }
 
+std::string Process::err_so_far() const {
+  return contents(err_);
+}
+
 ProcessResult Process::wait(std::chrono::seconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   while (running()) {

@@ -34,6 +34,7 @@ class Process {
   ProcessResult wait(std::chrono::seconds limit = std::chrono::seconds(240));
   /// What it has written to standard output so far.
   std::string out_so_far() const;
+  std::string err_so_far() const;
   bool running();
 
  private:
