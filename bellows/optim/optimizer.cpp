@@ -1,7 +1,11 @@
 #include "bellows/optim/optimizer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_zero.h>
 #include <c10/core/GradMode.h>
+
+#include "bellows/core/error.h"
+#include "bellows/core/text.h"
 
 namespace bellows::optim {
 
@@ -23,6 +27,24 @@ void Optimizer::zero_grad(bool set_to_none) {
     }
   }
   if (!to_zero.empty()) at::_foreach_zero_(to_zero);
+}
+
+at::Tensor Optimizer::step(const LossClosure& closure) {
+  at::Tensor loss;
+  {
+    const at::AutoGradMode gradients(true);
+    loss = closure();
+  }
+  step();
+  return loss;
+}
+
+std::optional<double> Optimizer::momentum(size_t /*group*/) const {
+  return std::nullopt;
+}
+
+void Optimizer::set_momentum(size_t /*group*/, double /*momentum*/) {
+  throw ValueError(concat(name(), ": it has neither momentum nor betas"));
 }
 
 }  // namespace bellows::optim
