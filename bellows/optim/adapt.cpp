@@ -236,6 +236,7 @@ class Adapted : public Optimizer {
     Tree::Dict states;
     for (size_t group = 0; group < groups_.size(); ++group) {
       Tree::Dict entry = own.options(optimizer_.param_groups()[group].options());
+      write_initial_lr(group, entry);
       Tree::List names;
       for (const auto& [name, parameter] : groups_[group]) {
         names.emplace_back(name);
@@ -303,6 +304,7 @@ void Adapted::load_state_dict(const Tree& state) {
 
   for (size_t group = 0; group < groups_.size(); ++group) {
     if (options[group] != nullptr) {
+      read_initial_lr(group, *saved.options[group]);
       optimizer_.param_groups()[group].set_options(std::move(options[group]));
     }
     for (const auto& [name, parameter] : groups_[group]) {

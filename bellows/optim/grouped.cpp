@@ -84,6 +84,7 @@ Tree NamedStateOptimizer::state_dict() const {
       if (!state.empty()) states[name] = std::move(state);
     }
     Tree::Dict entry = options_tree(group);
+    write_initial_lr(group, entry);
     entry["params"] = std::move(names);
     groups.emplace_back(std::move(entry));
   }
@@ -101,6 +102,7 @@ void NamedStateOptimizer::load_state_dict(const Tree& state) {
                   });
   load_options(saved.options);
   for (size_t group = 0; group < group_count(); ++group) {
+    if (saved.options[group] != nullptr) read_initial_lr(group, *saved.options[group]);
     for (size_t member = 0; member < parameters(group).size(); ++member) {
       const Tree* values = saved.states[group][member];
       std::vector<at::Tensor> tensors;

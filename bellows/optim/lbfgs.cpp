@@ -288,6 +288,7 @@ Tree LBFGS::search_state() const {
 
 Tree LBFGS::state_dict() const {
   Tree::Dict group = options_to_tree(options_);
+  write_initial_lr(0, group);
   Tree::List names;
   Tree::Dict states;
   for (size_t member = 0; member < parameters(0).size(); ++member) {
@@ -347,6 +348,7 @@ void LBFGS::load_state_dict(const Tree& state) {
   options = checked(std::move(options));
   memory_ = read(state, saved.states[0]);
   options_ = std::move(options);
+  read_initial_lr(0, *saved.options[0]);
 }
 
 void visit_options(OptionVisitor& visitor, LBFGSOptions& options) {

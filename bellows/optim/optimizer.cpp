@@ -1,5 +1,7 @@
 #include "bellows/optim/optimizer.h"
 
+#include <algorithm>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_zero.h>
 #include <c10/core/GradMode.h>
@@ -37,6 +39,24 @@ at::Tensor Optimizer::step(const LossClosure& closure) {
   }
   step();
   return loss;
+}
+
+std::optional<double> Optimizer::initial_lr(size_t group) const {
+  return group < initial_lr_.size() ? initial_lr_[group] : std::nullopt;
+}
+
+void Optimizer::set_initial_lr(size_t group, double lr) {
+  static_cast<void>(parameters(group));  // throws where there is no such group
+  initial_lr_.resize(std::max(initial_lr_.size(), group + 1));
+  initial_lr_[group] = lr;
+}
+
+void Optimizer::write_initial_lr(size_t group, Tree::Dict& saved) const {
+  if (const auto initial = initial_lr(group)) saved["initial_lr"] = *initial;
+}
+
+void Optimizer::read_initial_lr(size_t group, const Tree& saved) {
+  if (saved.contains("initial_lr")) set_initial_lr(group, saved.at("initial_lr").number());
 }
 
 std::optional<double> Optimizer::momentum(size_t /*group*/) const {

@@ -49,8 +49,20 @@ class Optimizer : public Stateful {
   /// Throws ValueError where there is none, and for a value out of its range.
   virtual void set_momentum(size_t group, double momentum);
 
+  /// The rate that a schedule began with, which LRScheduler sets; saved as the group's "initial_lr".
+  std::optional<double> initial_lr(size_t group) const;
+  void set_initial_lr(size_t group, double lr);
+
   // From Stateful: {"name", "groups": [{"lr", …, "params": [names]}], "state": {name: {"step",
   // …}}}. load_state_dict also refuses, with both names, the state of another kind of optimizer.
+
+ protected:
+  void write_initial_lr(size_t group, Tree::Dict& saved) const;
+  /// Where the saved group has none, it stays as it is.
+  void read_initial_lr(size_t group, const Tree& saved);
+
+ private:
+  std::vector<std::optional<double>> initial_lr_;
 };
 
 /// Parameters with options of their own.

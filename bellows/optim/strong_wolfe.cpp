@@ -27,7 +27,7 @@ double cubic_minimum(const LinePoint& a, const LinePoint& b, double low, double 
 struct Search {
   const LineSearch& given;
   const LinePoint& start;
-  std::vector<LinePoint> bracket;  // one point: it is the answer
+  std::vector<LinePoint> bracket = {};  // one point: it is the answer
   int64_t iterations = 0;
   int64_t evaluations = 0;
   bool done = false;
