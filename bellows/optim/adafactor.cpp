@@ -93,9 +93,9 @@ void Adafactor::update(size_t group, Batch& batch) {
   const std::vector<double> sizes = root_mean_squares(batch.parameters);
   if (own.weight_decay != 0) at::_foreach_mul_(batch.parameters, 1 - own.lr * own.weight_decay);
 
-  TensorVector& updates = variances(
-      batch, gradients,
-      by_step(steps, [&](double step) { return std::pow(step, own.beta2_decay); }), eps);
+  TensorVector& updates =
+      variances(batch, gradients,
+                by_step(steps, [&](double step) { return std::pow(step, own.beta2_decay); }), eps);
   at::_foreach_clamp_min_(updates, eps * eps);
   at::_foreach_rsqrt_(updates);
   at::_foreach_mul_(updates, gradients);

@@ -18,8 +18,8 @@ struct AdafactorOptions {
   Implementation implementation = Implementation::automatic;
 };
 
-/// State: step; row_var and col_var of parameters with two or more dimensions, else variance. A step
-/// waits for the device twice, for each list of parameters.
+/// State: step; row_var and col_var of parameters with two or more dimensions, else variance. A
+/// step waits for the device twice, for each list of parameters.
 class Adafactor : public GroupedOptimizer<AdafactorOptions> {
  public:
   using GroupedOptimizer::GroupedOptimizer;

@@ -1,5 +1,5 @@
-// Adam. Sources: "Adam: A Method for Stochastic Optimization" (Kingma, Ba 2015), "On the Convergence
-// of Adam and Beyond" (Reddi, Kale, Kumar 2018) for amsgrad, torch/optim/adam.py.
+// Adam. Sources: "Adam: A Method for Stochastic Optimization" (Kingma, Ba 2015), "On the
+// Convergence of Adam and Beyond" (Reddi, Kale, Kumar 2018) for amsgrad, torch/optim/adam.py.
 #pragma once
 
 #include "bellows/optim/grouped.h"

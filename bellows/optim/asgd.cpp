@@ -17,8 +17,7 @@ void ASGD::update(size_t group, Batch& batch) {
   TensorVector& mus = batch.state[2];
   TensorVector& averages = batch.state[3];
   advance(steps);
-  TensorVector& direction =
-      copied(batch, with_decay(batch, own.maximize, own.weight_decay, 0), 0);
+  TensorVector& direction = copied(batch, with_decay(batch, own.maximize, own.weight_decay, 0), 0);
   at::_foreach_add_(direction, batch.parameters, own.lambd);
   at::_foreach_addcmul_(batch.parameters, direction, etas, -1);
   TensorVector& difference = copied(batch, batch.parameters, 0);
@@ -26,12 +25,8 @@ void ASGD::update(size_t group, Batch& batch) {
   at::_foreach_addcmul_(averages, difference, mus);
   for (size_t i = 0; i < steps.size(); ++i) {
     // In float32, as Python has it.
-    etas[i].copy_(steps[i]
-                      .mul(own.lambd * own.lr)
-                      .add_(1)
-                      .pow_(own.alpha)
-                      .reciprocal_()
-                      .mul_(own.lr));
+    etas[i].copy_(
+        steps[i].mul(own.lambd * own.lr).add_(1).pow_(own.alpha).reciprocal_().mul_(own.lr));
     mus[i].fill_(1 / std::max(1.0, value_of(steps[i]) - own.t0));
   }
 }

@@ -51,7 +51,8 @@ class AveragedModel : public Stateful {
 
  private:
   void follow();
-  void average(const std::vector<at::Tensor>& averages, const std::vector<at::Tensor>& values) const;
+  void average(const std::vector<at::Tensor>& averages,
+               const std::vector<at::Tensor>& values) const;
   double weight() const;
 
   NamedTensors model_;     // parameters, then buffers
@@ -63,9 +64,9 @@ class AveragedModel : public Stateful {
 
 /// Computes the running statistics of a module's BatchNorm layers anew, as equal averages over the
 /// batches that `forward_next` runs through it, in training mode: weights that have been averaged
-/// need that. It returns false, without having run one, when no batch is left. Modes and momenta are
-/// restored, also after an error. Nothing happens without such layers; layers of other kinds are not
-/// touched.
+/// need that. It returns false, without having run one, when no batch is left. Modes and momenta
+/// are restored, also after an error. Nothing happens without such layers; layers of other kinds
+/// are not touched.
 void update_bn(torch::nn::Module& module, const std::function<bool()>& forward_next);
 
 }  // namespace bellows::optim

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "bellows/optim/option_visitor.h"
 #include "bellows/optim/optimizer.h"
+#include "bellows/optim/option_visitor.h"
 #include "bellows/optim/state_layout.h"
 
 namespace bellows::optim {

@@ -24,13 +24,13 @@ void LAMB::update(size_t group, Batch& batch) {
   at::_foreach_mul_(square, own.betas[1]);
   at::_foreach_addcmul_(square, gradients, gradients, 1 - own.betas[1]);
   TensorVector& root = copied(batch, square, 1);
-  at::_foreach_div_(
-      root, by_step(steps, [&](double step) { return 1 - std::pow(own.betas[1], step); }));
+  at::_foreach_div_(root,
+                    by_step(steps, [&](double step) { return 1 - std::pow(own.betas[1], step); }));
   at::_foreach_sqrt_(root);
   at::_foreach_add_(root, own.eps);
   TensorVector& direction = copied(batch, mean, 0);
-  at::_foreach_div_(
-      direction, by_step(steps, [&](double step) { return 1 - std::pow(own.betas[0], step); }));
+  at::_foreach_div_(direction,
+                    by_step(steps, [&](double step) { return 1 - std::pow(own.betas[0], step); }));
   at::_foreach_div_(direction, root);
   if (own.weight_decay != 0) at::_foreach_add_(direction, batch.parameters, own.weight_decay);
   at::_foreach_mul_(direction, norm_ratios(batch.parameters, direction));

@@ -11,10 +11,9 @@ namespace bellows::optim {
 void LARS::update(size_t group, Batch& batch) {
   const LARSOptions& own = options(group);
   TensorVector& buffer = batch.state[0];
-  const TensorVector ratios = norm_ratios(batch.parameters, batch.gradients, own.trust_coefficient,
-                                          own.weight_decay);
-  TensorVector& direction =
-      copied(batch, with_decay(batch, own.maximize, own.weight_decay, 0), 0);
+  const TensorVector ratios =
+      norm_ratios(batch.parameters, batch.gradients, own.trust_coefficient, own.weight_decay);
+  TensorVector& direction = copied(batch, with_decay(batch, own.maximize, own.weight_decay, 0), 0);
   at::_foreach_mul_(direction, ratios);
   at::_foreach_mul_(buffer, own.momentum);
   at::_foreach_add_(buffer, direction, own.lr);

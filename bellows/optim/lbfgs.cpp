@@ -39,8 +39,8 @@ void check_part(const std::string& label, const Tree& part, const at::Tensor& pa
   if (!part.is_tensor()) {
     wrong.push_back(concat(label, ": got ", part.kind(), ", expected a tensor"));
   } else if (part.tensor().sizes() != parameter.sizes()) {
-    wrong.push_back(concat(label, " has shape ", part.tensor().sizes(), ", expected ",
-                           parameter.sizes()));
+    wrong.push_back(
+        concat(label, " has shape ", part.tensor().sizes(), ", expected ", parameter.sizes()));
   }
 }
 
@@ -57,8 +57,7 @@ void check_parts(const std::string& name, const at::Tensor& parameter, const Tre
   }
   for (const char* const key : kLists) {
     const std::string label = name + "." + key;
-    if (!state.contains(key) || !state.at(key).is_list() ||
-        state.at(key).list().size() != length) {
+    if (!state.contains(key) || !state.at(key).is_list() || state.at(key).list().size() != length) {
       wrong.push_back(concat(label, " is no list of ", length, " tensors"));
       continue;
     }
@@ -190,10 +189,10 @@ LBFGS::Point LBFGS::search(const LossClosure& closure, const Point& from, double
     }
     return {length, point.loss, point.gradient, product(point.gradient, m.direction)};
   };
-  const LinePoint found = strong_wolfe(
-      {evaluate_at, largest_entry(m.direction), options_.tolerance_change,
-       *options_.max_eval - evaluations},
-      {0, from.loss, from.gradient, slope}, m.length, evaluations);
+  const LinePoint found =
+      strong_wolfe({evaluate_at, largest_entry(m.direction), options_.tolerance_change,
+                    *options_.max_eval - evaluations},
+                   {0, from.loss, from.gradient, slope}, m.length, evaluations);
   m.length = found.length;
   move(m.length, m.direction);
   return {found.loss, found.gradient};
@@ -335,10 +334,12 @@ LBFGS::Memory LBFGS::read(const Tree& saved, const std::vector<const Tree*>& sta
 void LBFGS::load_state_dict(const Tree& state) {
   const at::AutoGradMode no_gradients(false);
   const size_t length = state.contains("search") ? state.at("search").at("ro").list().size() : 0;
-  const SavedState saved = match_saved(
-      *this, state,
-      [&](const std::string& name, const at::Tensor& parameter, const Tree& values, const Tree&,
-          std::vector<std::string>& wrong) { check_parts(name, parameter, values, length, wrong); });
+  const SavedState saved =
+      match_saved(*this, state,
+                  [&](const std::string& name, const at::Tensor& parameter, const Tree& values,
+                      const Tree&, std::vector<std::string>& wrong) {
+                    check_parts(name, parameter, values, length, wrong);
+                  });
   const auto missing = std::ranges::count(saved.states[0], nullptr);
   if (missing != 0 && missing != std::ssize(saved.states[0])) {
     throw ValueError("LBFGS: the saved state has some of the parameters only");

@@ -3,8 +3,8 @@
 // and 7, torch/optim/lbfgs.py.
 #pragma once
 
-#include "bellows/optim/option_visitor.h"
 #include "bellows/optim/optimizer.h"
+#include "bellows/optim/option_visitor.h"
 
 namespace bellows::optim {
 

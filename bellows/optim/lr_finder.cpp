@@ -34,7 +34,8 @@ class Snapshot {
   Snapshot(Optimizer& optimizer, const NamedTensors& tensors)
       : optimizer_(optimizer),
         tensors_(tensors),
-        state_(optimizer.state_dict().map([](const at::Tensor& tensor) { return tensor.clone(); })) {
+        state_(
+            optimizer.state_dict().map([](const at::Tensor& tensor) { return tensor.clone(); })) {
     const c10::NoGradGuard no_grad;
     for (const auto& [name, tensor] : tensors) values_.push_back(tensor.detach().clone());
   }

@@ -33,10 +33,10 @@ struct LRFinderResult {
 
 /// Up to `steps` steps: `closure` computes loss and gradients for the next batch, as for
 /// Optimizer::step. The first group gets the rate; other groups keep their proportion to it.
-/// Afterwards, also after an error, `tensors` (the model's parameters and buffers) and the optimizer
-/// are as before, and gradients are dropped; batches and random numbers that were drawn stay drawn.
-/// Waits for the device at each step. Throws ValueError for options out of range, and a first group
-/// whose rate is 0 where there are several.
+/// Afterwards, also after an error, `tensors` (the model's parameters and buffers) and the
+/// optimizer are as before, and gradients are dropped; batches and random numbers that were drawn
+/// stay drawn. Waits for the device at each step. Throws ValueError for options out of range, and a
+/// first group whose rate is 0 where there are several.
 LRFinderResult find_lr(Optimizer& optimizer, const NamedTensors& tensors,
                        const LossClosure& closure, const LRFinderOptions& options = {});
 

@@ -127,8 +127,7 @@ void ReduceLROnPlateau::read_rates() {
 bool ReduceLROnPlateau::is_better(double metric) const {
   const bool relative = options_.threshold_mode == "rel";
   if (options_.mode == "min") {
-    return metric <
-           (relative ? best_ * (1.0 - options_.threshold) : best_ - options_.threshold);
+    return metric < (relative ? best_ * (1.0 - options_.threshold) : best_ - options_.threshold);
   }
   return metric > (relative ? best_ * (options_.threshold + 1.0) : best_ + options_.threshold);
 }

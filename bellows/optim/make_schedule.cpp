@@ -44,8 +44,8 @@ Made step_lr(Reader read) {
   if (!read.table.has("step_size")) {
     read.table.fail("step_size", "is missing; this schedule needs it");
   }
-  return std::make_shared<StepLR>(StepLROptions{.step_size = read.count("step_size", 1),
-                                                .gamma = read.number("gamma", 0.1)});
+  return std::make_shared<StepLR>(
+      StepLROptions{.step_size = read.count("step_size", 1), .gamma = read.number("gamma", 0.1)});
 }
 
 Made multi_step_lr(Reader read) {
@@ -66,8 +66,7 @@ Made constant_lr(Reader read) {
 
 Made linear_lr(Reader read) {
   LinearLROptions options;
-  options.start_factor =
-      read.table.get_in<double>("start_factor", options.start_factor, 1e-12, 1);
+  options.start_factor = read.table.get_in<double>("start_factor", options.start_factor, 1e-12, 1);
   options.end_factor = read.factor("end_factor", options.end_factor);
   options.total_iters = read.count("total_iters", options.total_iters);
   return std::make_shared<LinearLR>(options);
@@ -211,8 +210,8 @@ ScheduleChoice make_schedule(Options& table, RunLength run) {
   if (name == "constant") return choice;
   if (name == "reducelronplateau") {
     choice.plateau = plateau(table);
-    choice.metric = table.get_one_of("metric", "test_loss",
-                                     {"test_loss", "train_loss", "test_accuracy"});
+    choice.metric =
+        table.get_one_of("metric", "test_loss", {"test_loss", "train_loss", "test_accuracy"});
     choice.by_epoch = true;
     return choice;
   }

@@ -23,8 +23,8 @@ struct MuonOptions {
 /// the implementation `single` alone.
 class Muon : public GroupedOptimizer<MuonOptions> {
  public:
-  /// Also throws ValueError, with its name, for a parameter that has not two dimensions: give biases
-  /// and embeddings to another optimizer.
+  /// Also throws ValueError, with its name, for a parameter that has not two dimensions: give
+  /// biases and embeddings to another optimizer.
   explicit Muon(const std::vector<ParamGroup<MuonOptions>>& groups);
   explicit Muon(NamedTensors parameters, MuonOptions options = {});
 

@@ -49,7 +49,8 @@ class Optimizer : public Stateful {
   /// Throws ValueError where there is none, and for a value out of its range.
   virtual void set_momentum(size_t group, double momentum);
 
-  /// The rate that a schedule began with, which LRScheduler sets; saved as the group's "initial_lr".
+  /// The rate that a schedule began with, which LRScheduler sets; saved as the group's
+  /// "initial_lr".
   std::optional<double> initial_lr(size_t group) const;
   void set_initial_lr(size_t group, double lr);
 

@@ -48,8 +48,8 @@ class Check : public OptionVisitor {
     if (value == Implementation::automatic || std::ranges::find(choices, value) != choices.end()) {
       return;
     }
-    refuse("implementation", concat("got ", to_string(value), ", expected one of ",
-                                    join(words_of(choices))));
+    refuse("implementation",
+           concat("got ", to_string(value), ", expected one of ", join(words_of(choices))));
   }
   void rule(const char* key, bool holds, const char* what) override {
     if (!holds) refuse(key, what);
@@ -230,9 +230,13 @@ std::string Range::text() const {
   if (std::isinf(high)) {
     return concat("a finite number ", above_low ? "above " : "of at least ", low);
   }
-  if (std::isinf(low)) return concat("a finite number ", below_high ? "below " : "of at most ", high);
+  if (std::isinf(low))
+    return concat("a finite number ", below_high ? "below " : "of at most ", high);
   return concat("a number ", above_low ? "above " : "from ", low, above_low ? " and " : " to ",
-                below_high ? "below " : above_low ? "at most " : "", high);
+                below_high  ? "below "
+                : above_low ? "at most "
+                            : "",
+                high);
 }
 
 namespace detail {

@@ -27,7 +27,9 @@ size_t set_requires_grad(const NamedTensors& parameters, const std::vector<std::
     }
   }
   for (const auto& [name, parameter] : parameters) {
-    const auto matches = [&, &own = name](const std::string& pattern) { return fits(pattern, own); };
+    const auto matches = [&, &own = name](const std::string& pattern) {
+      return fits(pattern, own);
+    };
     if (std::ranges::any_of(patterns, matches)) chosen.push_back(parameter);
   }
   for (const at::Tensor& parameter : chosen) {
@@ -108,8 +110,9 @@ std::vector<ScaledGroup> scaled_groups(const NamedTensors& parameters,
   }
   const auto unused = std::ranges::find(used, false);
   if (unused != used.end()) {
-    throw ValueError(concat("param_groups: ", rules[static_cast<size_t>(unused - used.begin())].what,
-                            " holds for none of the ", parameters.size(), " parameters"));
+    throw ValueError(
+        concat("param_groups: ", rules[static_cast<size_t>(unused - used.begin())].what,
+               " holds for none of the ", parameters.size(), " parameters"));
   }
   return groups;
 }

@@ -50,8 +50,8 @@ std::vector<ParamGroup<O>> param_groups(const NamedTensors& parameters, const O&
 bool fits(const std::string& pattern, const std::string& name);
 
 /// Parameters whose name fits one of the patterns get no gradients any more and lose those they
-/// have; an optimizer leaves them alone. Returns how many there are. Throws ValueError for a pattern
-/// that fits none.
+/// have; an optimizer leaves them alone. Returns how many there are. Throws ValueError for a
+/// pattern that fits none.
 size_t freeze(const NamedTensors& parameters, const std::vector<std::string>& patterns);
 /// The other way round.
 size_t unfreeze(const NamedTensors& parameters, const std::vector<std::string>& patterns);

@@ -19,8 +19,7 @@ namespace {
 double rectification(const RAdamOptions& own, double step) {
   const double beta2 = own.betas[1];
   const double infinite = 2 / (1 - beta2) - 1;
-  const double rho =
-      infinite - 2 * step * std::pow(beta2, step) / (1 - std::pow(beta2, step));
+  const double rho = infinite - 2 * step * std::pow(beta2, step) / (1 - std::pow(beta2, step));
   if (!(rho > 5)) return 0;
   return std::pow((rho - 4) * (rho - 2) * infinite / ((infinite - 4) * (infinite - 2) * rho), 0.5);
 }

@@ -17,7 +17,8 @@ struct RpropOptions {
   Implementation implementation = Implementation::automatic;
 };
 
-/// State: step, prev, step_size. A rate that changes after a parameter's first step changes nothing.
+/// State: step, prev, step_size. A rate that changes after a parameter's first step changes
+/// nothing.
 class Rprop : public GroupedOptimizer<RpropOptions> {
  public:
   using GroupedOptimizer::GroupedOptimizer;

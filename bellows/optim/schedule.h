@@ -1,7 +1,7 @@
 // Learning-rate schedules in closed form: the rate at a step is a function of the step alone, so
-// that nothing has to be saved, and a resumed run has the same rates. A step is whatever is counted:
-// an optimizer's steps, or epochs. Source: torch/optim/lr_scheduler.py, whose names and defaults
-// these are; the last bits differ from Python, which multiplies from step to step.
+// that nothing has to be saved, and a resumed run has the same rates. A step is whatever is
+// counted: an optimizer's steps, or epochs. Source: torch/optim/lr_scheduler.py, whose names and
+// defaults these are; the last bits differ from Python, which multiplies from step to step.
 #pragma once
 
 #include <cstdint>

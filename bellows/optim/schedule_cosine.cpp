@@ -79,9 +79,8 @@ double SWALR::rate(double initial, int64_t step, size_t group) const {
   const int64_t epochs = options_.anneal_epochs;
   if (step >= epochs) return last;
   const double part = static_cast<double>(step) / static_cast<double>(epochs);
-  const double alpha = options_.anneal_strategy == "linear"
-                           ? part
-                           : (1 - std::cos(std::numbers::pi * part)) / 2;
+  const double alpha =
+      options_.anneal_strategy == "linear" ? part : (1 - std::cos(std::numbers::pi * part)) / 2;
   return last * alpha + initial * (1 - alpha);
 }
 

@@ -94,8 +94,8 @@ OneCycleLR::OneCycleLR(OneCycleLROptions options) : options_(std::move(options))
 
 OneCycleLR::Place OneCycleLR::place(int64_t step) const {
   if (step > options_.total_steps) {
-    throw ValueError(concat("OneCycleLR: got step ", step, ", expected at most total_steps = ",
-                            options_.total_steps));
+    throw ValueError(concat("OneCycleLR: got step ", step,
+                            ", expected at most total_steps = ", options_.total_steps));
   }
   const auto now = static_cast<double>(step);
   size_t phase = 0;

@@ -66,8 +66,8 @@ struct OneCycleLROptions {
 /// Up to max_lr over the first pct_start of the steps, then down to almost nothing.
 class OneCycleLR : public Schedule {
  public:
-  /// Throws ValueError for lists that are empty or hold negative numbers, no total_steps, and values
-  /// out of range.
+  /// Throws ValueError for lists that are empty or hold negative numbers, no total_steps, and
+  /// values out of range.
   explicit OneCycleLR(OneCycleLROptions options);
   /// Throws ValueError for a step beyond total_steps.
   double rate(double initial, int64_t step, size_t group = 0) const override;

@@ -63,8 +63,8 @@ const StateLayout& state_layout(const SGDOptions& /*options*/) {
 
 StateNeeds state_needs(const SGDOptions& options) {
   return {.fields = {{{options.momentum != 0}}},
-          .work = !is_fused(options) && (options.nesterov || options.maximize ||
-                                         options.weight_decay != 0)
+          .work = !is_fused(options) &&
+                          (options.nesterov || options.maximize || options.weight_decay != 0)
                       ? 1U
                       : 0U,
           .one_by_one = options.implementation == Implementation::single};

@@ -70,7 +70,6 @@ std::vector<int64_t> sizes_of(Extent extent, const at::Tensor& parameter) {
   return sizes;
 }
 
-
 StateTable::StateTable(const StateLayout& layout, std::vector<NamedTensors> groups)
     : layout_(layout) {
   std::map<std::string, bool> names;
@@ -117,8 +116,8 @@ void StateTable::check(const std::string& name, const at::Tensor& parameter) con
 
 const NamedTensors& StateTable::parameters(size_t group) const {
   if (group >= groups_.size()) {
-    throw ValueError(concat(layout_.optimizer, ": got group ", group, ", expected one of ", groups_.size(),
-                            " groups (the first is 0)"));
+    throw ValueError(concat(layout_.optimizer, ": got group ", group, ", expected one of ",
+                            groups_.size(), " groups (the first is 0)"));
   }
   return groups_[group].parameters;
 }
@@ -162,8 +161,9 @@ void StateTable::release(size_t index) {
   Group& group = groups_[index];
   for (Batch& batch : group.batches) {
     batch.gradients.clear();
-    // Those that came late join the others; one batch is the whole group already.
-    group.stale = group.stale || (batch.fresh && group.batches.size() > 1);
+    // Those that came late join the others, unless there is nothing to join.
+    group.stale =
+        group.stale || (batch.fresh && group.batches.size() > 1 && !group.needs.one_by_one);
     batch.fresh = false;
   }
 }
@@ -221,8 +221,8 @@ Batch& StateTable::batch_for(Group& group, const at::Tensor& parameter, bool fre
     }
     return batch.fresh == fresh && of_one_kind(batch.parameters[0], parameter);
   };
-  const auto found = group.needs.one_by_one ? group.batches.end()
-                                            : std::ranges::find_if(group.batches, fits);
+  const auto found =
+      group.needs.one_by_one ? group.batches.end() : std::ranges::find_if(group.batches, fits);
   if (found != group.batches.end()) return *found;
   Batch& batch = group.batches.emplace_back();
   batch.fresh = fresh;
@@ -286,11 +286,10 @@ at::Tensor StateTable::made(const at::Tensor& parameter, size_t field,
   if (extent == Extent::parameter || extent == Extent::vector) {
     return like(parameter).fill_(initial);
   }
-  at::TensorOptions options =
-      parameter.options()
-          .requires_grad(false)
-          .memory_format(std::nullopt)
-          .device(device_of(extent, parameter, needs.counts_on_device));
+  at::TensorOptions options = parameter.options()
+                                  .requires_grad(false)
+                                  .memory_format(std::nullopt)
+                                  .device(device_of(extent, parameter, needs.counts_on_device));
   if (is_number(extent)) options = options.dtype(at::kFloat);
   return at::full(sizes_of(extent, parameter), initial, options);
 }
@@ -318,8 +317,8 @@ at::Tensor StateTable::fitted(const at::Tensor& value, size_t field, const at::T
 at::Tensor StateTable::gradient_for(const std::string& name, const at::Tensor& parameter) const {
   const at::Tensor& gradient = parameter.grad();
   if (gradient.layout() != at::kStrided) {
-    throw ValueError(concat(layout_.optimizer, ": the gradient of '", name, "' is ", gradient.layout(),
-                            ", expected a dense one"));
+    throw ValueError(concat(layout_.optimizer, ": the gradient of '", name, "' is ",
+                            gradient.layout(), ", expected a dense one"));
   }
   if (gradient.device() != parameter.device() ||
       gradient.scalar_type() != parameter.scalar_type()) {

@@ -48,7 +48,8 @@ void update_bn(torch::nn::Module& module, const std::function<bool()>& forward_n
   const at::NoGradGuard no_grad;
   std::vector<std::shared_ptr<void>> held;
   for (const auto& layer : module.modules()) {
-    hold<torch::nn::BatchNorm1dImpl>(layer, held) || hold<torch::nn::BatchNorm2dImpl>(layer, held) ||
+    hold<torch::nn::BatchNorm1dImpl>(layer, held) ||
+        hold<torch::nn::BatchNorm2dImpl>(layer, held) ||
         hold<torch::nn::BatchNorm3dImpl>(layer, held);
   }
   if (held.empty()) return;

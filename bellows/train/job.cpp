@@ -122,7 +122,8 @@ Job make_job(Config& config, const nn::Registry& registry, Purpose purpose,
   job.early_stopping.min_delta =
       stopping.get_in<double>("min_delta", 0, 0, std::numeric_limits<double>::max());
   auto& schedule = config.table("schedule");
-  optim::make_schedule(schedule, {.steps = kMany, .epochs = kMany});  // checks: the length is unknown
+  optim::make_schedule(schedule,
+                       {.steps = kMany, .epochs = kMany});  // checks: the length is unknown
   config.table("precision").get_one_of("mode", "fp32", {"fp32"});
 
   auto& model_table = config.table("model");

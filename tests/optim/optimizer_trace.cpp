@@ -71,8 +71,7 @@ at::Tensor valley(const NamedTensors& parameters) {
     at::Tensor value = x.sub(1).square().sum().mul(0.5);
     if (x.numel() > 1) {
       const int64_t n = x.numel() - 1;
-      value = value.add(
-          x.narrow(0, 1, n).sub(x.narrow(0, 0, n).square()).square().sum().mul(10));
+      value = value.add(x.narrow(0, 1, n).sub(x.narrow(0, 0, n).square()).square().sum().mul(10));
     }
     sum = sum.defined() ? sum.add(value) : value;
   }

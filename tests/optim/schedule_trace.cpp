@@ -1,7 +1,7 @@
 // Rates along schedules: schedule_trace CASES. Each line of CASES is "LABEL KEY=VALUE…", separated
-// by tabs: the keys of make_schedule, or `special`, one of those below. Prints "LABEL STEP RATE RATE
-// MOMENTUM MOMENTUM" for 61 steps of an optimizer with two groups, which is saved, and both made anew
-// and loaded, at step 23.
+// by tabs: the keys of make_schedule, or `special`, one of those below. Prints "LABEL STEP RATE
+// RATE MOMENTUM MOMENTUM" for 61 steps of an optimizer with two groups, which is saved, and both
+// made anew and loaded, at step 23.
 #include <cmath>
 #include <cstdio>
 #include <fstream>
