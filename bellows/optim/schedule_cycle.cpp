@@ -1,5 +1,6 @@
 #include "bellows/optim/schedule_cycle.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -102,7 +103,7 @@ OneCycleLR::Place OneCycleLR::place(int64_t step) const {
   while (phase + 1 < ends_.size() && now > ends_[phase]) ++phase;
   const double start = phase == 0 ? 0 : ends_[phase - 1];
   const double length = ends_[phase] - start;
-  return {phase, length == 0 ? 1 : (now - start) / length};
+  return {phase, length == 0 ? 1 : std::min(1.0, (now - start) / length)};
 }
 
 double OneCycleLR::between(double start, double end, double part) const {

@@ -63,7 +63,8 @@ struct OneCycleLROptions {
   bool three_phase = false;
 };
 
-/// Up to max_lr over the first pct_start of the steps, then down to almost nothing.
+/// Up to max_lr over the first pct_start of the steps, then down to almost nothing. At step
+/// total_steps, after the last, that stays, where Python's goes past it.
 class OneCycleLR : public Schedule {
  public:
   /// Throws ValueError for lists that are empty or hold negative numbers, no total_steps, and

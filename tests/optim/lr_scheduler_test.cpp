@@ -23,8 +23,8 @@ using ::testing::HasSubstr;
 using testing::message_of;
 
 /// Two groups with rates 1 and 0.1, on a schedule of several drops.
-struct Run {
-  Run() {
+struct Training {
+  Training() {
     const auto parameter = [] { return at::ones({1}).set_requires_grad(true); };
     optimizer = std::make_unique<SGD>(std::vector<ParamGroup<SGDOptions>>{
         {{{"a", parameter()}}, {.lr = 1}}, {{{"b", parameter()}}, {.lr = 0.1}}});
@@ -53,12 +53,12 @@ struct Saved {
     scheduler = run.scheduler->state_dict();
     optimizer = run.optimizer->state_dict();
   }
-  Run run;
+  Training run;
   Tree scheduler, optimizer;
 };
 
 TEST(LRSchedulerTest, TwoGroupsKeepTheirProportion) {
-  Run run;
+  Training run;
   run.schedule();
   EXPECT_THAT(run.rates(), ElementsAre(1, 0.1));
   run.steps(4);
@@ -72,7 +72,7 @@ TEST(LRSchedulerTest, BothRestoredInAnyOrderGoOn) {
   const Saved saved;
   for (const bool scheduler_first : {false, true}) {
     for (const bool made_before : {false, true}) {
-      Run run;
+      Training run;
       if (made_before || scheduler_first) run.schedule();
       if (scheduler_first) run.scheduler->load_state_dict(saved.scheduler);
       run.optimizer->load_state_dict(saved.optimizer);
@@ -87,7 +87,7 @@ TEST(LRSchedulerTest, BothRestoredInAnyOrderGoOn) {
 
 TEST(LRSchedulerTest, TheSchedulerRestoredAloneSetsTheRates) {
   const Saved saved;
-  Run run;
+  Training run;
   run.schedule();
   run.scheduler->load_state_dict(saved.scheduler);
   EXPECT_THAT(run.rates(), ElementsAre(0.25, 0.025));
@@ -97,7 +97,7 @@ TEST(LRSchedulerTest, TheSchedulerRestoredAloneSetsTheRates) {
 
 TEST(LRSchedulerTest, TheOptimizerRestoredAloneGoesOnWithLastEpoch) {
   const Saved saved;
-  Run run;
+  Training run;
   run.optimizer->load_state_dict(saved.optimizer);
   run.schedule(/*last_epoch=*/4);
   EXPECT_THAT(run.rates(), ElementsAre(0.25, 0.025));
@@ -107,7 +107,7 @@ TEST(LRSchedulerTest, TheOptimizerRestoredAloneGoesOnWithLastEpoch) {
 
 TEST(LRSchedulerTest, TheOptimizerRestoredUnderANewSchedulerIsAnError) {
   const Saved saved;
-  Run run;
+  Training run;
   run.schedule();
   run.optimizer->load_state_dict(saved.optimizer);
   EXPECT_THAT(message_of<ValueError>([&] { run.scheduler->step(); }),
@@ -116,14 +116,14 @@ TEST(LRSchedulerTest, TheOptimizerRestoredUnderANewSchedulerIsAnError) {
 
 TEST(LRSchedulerTest, ANewScheduleAfterTheOptimizerWasRestoredBeginsWithTheInitialRates) {
   const Saved saved;
-  Run run;
+  Training run;
   run.optimizer->load_state_dict(saved.optimizer);
   run.schedule();
   EXPECT_THAT(run.rates(), ElementsAre(1, 0.1));
 }
 
 TEST(LRSchedulerTest, LastEpochWithoutKnownInitialRatesIsAnError) {
-  Run run;
+  Training run;
   EXPECT_THAT(message_of<ValueError>([&] { run.schedule(4); }),
               HasSubstr("group 0 of SGD does not know its initial rate"));
 }
@@ -162,7 +162,7 @@ TEST(LRSchedulerTest, MomentumThatThereIsNotCannotBeCycled) {
 }
 
 TEST(LRSchedulerTest, SwaBeginsWithTheRateOfNow) {
-  Run run;
+  Training run;
   run.schedule();
   run.steps(4);
   const LRScheduler swa(*run.optimizer, std::make_shared<SWALR>(SWALROptions{.swa_lr = {0.05}}));
@@ -171,12 +171,12 @@ TEST(LRSchedulerTest, SwaBeginsWithTheRateOfNow) {
 }
 
 TEST(LRSchedulerTest, NoScheduleIsRefused) {
-  const Run run;
+  const Training run;
   EXPECT_THROW(LRScheduler(*run.optimizer, nullptr), ValueError);
 }
 
 TEST(ReduceLROnPlateauTest, OptionsAreChecked) {
-  const Run run;
+  const Training run;
   const auto error = [&](ReduceLROnPlateauOptions options) {
     return message_of<ValueError>([&] { ReduceLROnPlateau(*run.optimizer, options); });
   };
@@ -187,7 +187,7 @@ TEST(ReduceLROnPlateauTest, OptionsAreChecked) {
 }
 
 TEST(ReduceLROnPlateauTest, SmallestRatesAreByGroup) {
-  const Run run;
+  const Training run;
   ReduceLROnPlateau plateau(*run.optimizer, {.factor = 0.1, .patience = 0, .min_lr = {0.5, 0.001}});
   plateau.step(1);
   EXPECT_THAT(run.rates(), ElementsAre(1, 0.1));
@@ -196,7 +196,7 @@ TEST(ReduceLROnPlateauTest, SmallestRatesAreByGroup) {
 }
 
 TEST(ReduceLROnPlateauTest, NanIsNeverBetter) {
-  const Run run;
+  const Training run;
   ReduceLROnPlateau plateau(*run.optimizer, {.patience = 1});
   plateau.step(std::nan(""));
   EXPECT_EQ(run.optimizer->lr(0), 1);

@@ -50,7 +50,7 @@ TEST(ScheduleTest, OptionsAreChecked) {
   EXPECT_THROW(MultiStepLR({.milestones = {1}, .gamma = std::nan("")}), ValueError);
   EXPECT_THROW(ExponentialLR(-0.5), ValueError);
   EXPECT_THROW(PolynomialLR({.total_iters = 0}), ValueError);
-  EXPECT_THROW(LambdaLR(RateFunction()), ValueError);
+  EXPECT_THROW(LambdaLR(std::vector<RateFunction>{nullptr}), ValueError);
   EXPECT_THROW(CosineAnnealingLR({.T_max = 0}), ValueError);
   EXPECT_THROW(CosineAnnealingWarmRestarts({.T_0 = 5, .T_mult = 0}), ValueError);
   EXPECT_THROW(WarmupCosine({.warmup_steps = 5, .total_steps = 4}), ValueError);

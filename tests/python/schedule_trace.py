@@ -142,7 +142,7 @@ def main():
         cases = pathlib.Path(folder) / "cases"
         cases.write_text("".join("\t".join([label, *(f"{key}={text(value)}" for key, value in settings.items())]) + "\n"
                                  for label, (settings, _) in CASES.items()))
-        printed = subprocess.run([PROGRAM, cases], check=True, capture_output=True, text=True).stdout
+        printed = subprocess.run([PROGRAM, cases], check=True, stdout=subprocess.PIPE, text=True).stdout
     rows = {label: [] for label in CASES}
     for line in printed.splitlines():
         label, _, *values = line.split("\t")
@@ -151,6 +151,9 @@ def main():
         expected = python_trace(label, make)
         assert len(rows[label]) == len(expected), label
         assert len({tuple(row[:2]) for row in expected}) > 1, f"{label}: the rate never changes"
+        if "onecycle" in label:  # after the last step Python's goes past its end, below 0
+            assert rows[label][-1] == rows[label][-2], label
+            expected.pop(), rows[label].pop()
         for step, (got, wanted) in enumerate(zip(rows[label], expected, strict=True)):
             for index, (one, other) in enumerate(zip(got, wanted, strict=True)):
                 assert abs(one - other) <= 1e-11, (label, step, index, one, other)
