@@ -163,7 +163,8 @@ std::map<std::string, std::string> options_of(const Optimizer& optimizer) {
       if (value.is_int() || value.is_double()) text += std::to_string(value.number() * 1e6);
       if (value.is_string()) text += value.string();
       if (value.is_list())
-        for (const Tree& one : value.list()) text += std::to_string(one.number() * 1e6) + " ";
+        for (const Tree& one : value.list())
+          text += one.empty() ? "none " : std::to_string(one.number() * 1e6) + " ";
       text += "; ";
     }
     for (const Tree& name : group.at("params").list()) options[name.string()] = text;
