@@ -45,10 +45,10 @@ enum class Purpose { training, evaluation };
 
 /// Reads every table, seeds all generators, picks the device, reads the data and builds the model
 /// on the CPU. For an evaluation the training data is not read, `training` stays null
-/// and `schedule` constant. Changes nothing on disk. Throws ValueError for anything unknown or out of range,
-/// EnvironmentError for an absent device or data.
-/// Each rank of `group` gets its share of the data, and generators of its own; where the device has
-/// no number, that of its place on its machine.
+/// and `schedule` constant. Changes nothing on disk. Throws ValueError for anything unknown or out
+/// of range, EnvironmentError for an absent device or data. Each rank of `group` gets its share of
+/// the data, and generators of its own; where the device has no number, that of its place on its
+/// machine.
 Job make_job(Config& config, const nn::Registry& registry, Purpose purpose = Purpose::training,
              const parallel::Group& group = {});
 
