@@ -70,7 +70,7 @@ FUSED = {"sgd", "adam", "adamw", "adagrad"}
 TORCH = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "rmsprop": "RMSprop", "asgd": "ASGD",
          "adadelta": "Adadelta", "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam", "rprop": "Rprop",
          "adafactor": "Adafactor", "muon": "Muon"}
-LBFGS = [{}, {"line_search_fn": "strong_wolfe"}, {"max_iter": 4, "history_size": 3, "lr": 0.5},
+LBFGS = [{}, {"lr": 4.0, "line_search_fn": "strong_wolfe"}, {"line_search_fn": "strong_wolfe"}, {"max_iter": 4, "history_size": 3, "lr": 0.5},
          {"max_iter": 7, "max_eval": 9, "line_search_fn": "strong_wolfe", "lr": 0.3}, {"max_iter": 3, "lr": 0.1} | UP]
 
 
