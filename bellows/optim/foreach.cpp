@@ -26,7 +26,7 @@ TensorVector& with_decay(Batch& batch, bool maximize, double weight_decay, size_
 }
 
 double value_of(const at::Tensor& number) {
-  return number.item<double>();
+  return number.is_cpu() ? double{*number.const_data_ptr<float>()} : number.item<double>();
 }
 
 TensorVector norm_ratios(const TensorVector& a, const TensorVector& b, double scale,

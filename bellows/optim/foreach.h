@@ -23,7 +23,7 @@ TensorVector& with_decay(Batch& batch, bool maximize, double weight_decay, size_
 /// The values of `source` in work list `work`; nothing happens where they are there already.
 TensorVector& copied(Batch& batch, const TensorVector& source, size_t work);
 
-/// The value of a count or number; waits for the device where it lies on one.
+/// The value of a count or number (float32); waits for the device where it lies on one.
 double value_of(const at::Tensor& number);
 
 /// fn(step) for each count.
