@@ -26,12 +26,19 @@ class MasterWeights : public optim::Optimizer {
   MasterWeights(const NamedTensors& parameters, const Make& make);
 
   std::string_view name() const override { return "MasterWeights"; }
+  using Optimizer::step;
   void step() override;
   size_t group_count() const override { return optimizer_->group_count(); }
   /// The model's parameters, not the masters.
   const NamedTensors& parameters(size_t group) const override;
   double lr(size_t group) const override { return optimizer_->lr(group); }
   void set_lr(size_t group, double lr) override { optimizer_->set_lr(group, lr); }
+  std::optional<double> momentum(size_t group) const override {
+    return optimizer_->momentum(group);
+  }
+  void set_momentum(size_t group, double momentum) override {
+    optimizer_->set_momentum(group, momentum);
+  }
   /// The one that works on the masters.
   optim::Optimizer& optimizer() { return *optimizer_; }
 

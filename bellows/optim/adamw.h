@@ -1,8 +1,6 @@
-// AdamW on LibTorch's fused kernel. Source: "Decoupled Weight Decay Regularization" (Loshchilov,
-// Hutter 2019), torch/optim/adamw.py; bit-equal to Python's AdamW(fused=True).
+// AdamW: Adam with decoupled weight decay. Sources: "Decoupled Weight Decay Regularization"
+// (Loshchilov, Hutter 2019), torch/optim/adamw.py.
 #pragma once
-
-#include <array>
 
 #include "bellows/optim/grouped.h"
 
@@ -15,21 +13,20 @@ struct AdamWOptions {
   double weight_decay = 1e-2;
   bool amsgrad = false;
   bool maximize = false;
+  Implementation implementation = Implementation::automatic;
 };
 
 /// State: step, exp_avg, exp_avg_sq, and max_exp_avg_sq with amsgrad.
 class AdamW : public GroupedOptimizer<AdamWOptions> {
  public:
-  /// Throws ValueError for options out of PyTorch's ranges, and as NamedStateOptimizer.
-  explicit AdamW(NamedTensors parameters, AdamWOptions options = {});
-  explicit AdamW(const std::vector<ParamGroup<AdamWOptions>>& groups);
-  void step() override;
+  using GroupedOptimizer::GroupedOptimizer;
+
+ private:
+  void update(size_t group, Batch& batch) override;
 };
 
-/// Throws ValueError for options out of PyTorch's ranges.
-void check(const AdamWOptions& options);
-Tree::Dict to_tree(const AdamWOptions& options);
-void from_tree(const Tree& saved, AdamWOptions& options);
-size_t field_count(const AdamWOptions& options);
+void visit_options(OptionVisitor& visitor, AdamWOptions& options);
+const StateLayout& state_layout(const AdamWOptions& options);
+StateNeeds state_needs(const AdamWOptions& options);
 
 }  // namespace bellows::optim

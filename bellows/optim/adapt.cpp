@@ -93,6 +93,7 @@ struct Kind {
   std::string name;
   Tree::Dict (*options)(torch::optim::OptimizerOptions&);
   Tree::Dict (*state)(LibTorchState&);
+  double* (*momentum)(torch::optim::OptimizerOptions&);  // null: it has none
   std::unique_ptr<torch::optim::OptimizerOptions> (*read_options)(const Tree&, const std::string&);
   std::unique_ptr<LibTorchState> (*read_state)(const Tree&, const Reader&, const std::string&);
 };
@@ -104,6 +105,15 @@ Kind kind(const char* name) {
       .options =
           [](torch::optim::OptimizerOptions& o) { return members_to_tree(static_cast<O&>(o)); },
       .state = [](LibTorchState& s) { return members_to_tree(static_cast<S&>(s)); },
+      .momentum = [](torch::optim::OptimizerOptions& o) -> double* {
+        double* found = nullptr;
+        members(static_cast<O&>(o), [&](const std::string& key, auto& value) {
+          if constexpr (std::is_same_v<decltype(value), double&>) {
+            if (key == "momentum" || key == "beta1") found = &value;
+          }
+        });
+        return found;
+      },
       .read_options = [](const Tree& saved, const std::string& what)
           -> std::unique_ptr<torch::optim::OptimizerOptions> {
         std::unique_ptr<O> options;
@@ -180,11 +190,16 @@ class Adapted : public Optimizer {
     check_groups();
     if (is_lbfgs_) {
       throw ValueError(
-          "torch::optim::LBFGS evaluates the loss several times a step; call its own "
-          "step(closure)");
+          "torch::optim::LBFGS computes the loss several times a step; call step(closure)");
     }
     optimizer_.step();
     drop_autocast_casts();
+  }
+  at::Tensor step(const LossClosure& closure) override {
+    check_groups();
+    at::Tensor loss = optimizer_.step(closure);
+    drop_autocast_casts();
+    return loss;
   }
 
   size_t group_count() const override { return groups_.size(); }
@@ -201,6 +216,19 @@ class Adapted : public Optimizer {
     check_range(std::string(name()), "lr", lr, 0, std::numeric_limits<double>::infinity());
     optimizer_.param_groups()[group].options().set_lr(lr);
   }
+  std::optional<double> momentum(size_t group) const override {
+    check_group(group);
+    double* const value = momentum_of(group);
+    return value == nullptr ? std::nullopt : std::optional(*value);
+  }
+  void set_momentum(size_t group, double momentum) override {
+    check_group(group);
+    double* const value = momentum_of(group);
+    if (value == nullptr) return Optimizer::set_momentum(group, momentum);
+    check_range(std::string(name()), "momentum", momentum, 0,
+                std::numeric_limits<double>::infinity());
+    *value = momentum;
+  }
 
   Tree state_dict() const override {
     const Kind& own = known();
@@ -208,6 +236,7 @@ class Adapted : public Optimizer {
     Tree::Dict states;
     for (size_t group = 0; group < groups_.size(); ++group) {
       Tree::Dict entry = own.options(optimizer_.param_groups()[group].options());
+      write_initial_lr(group, entry);
       Tree::List names;
       for (const auto& [name, parameter] : groups_[group]) {
         names.emplace_back(name);
@@ -225,6 +254,9 @@ class Adapted : public Optimizer {
  private:
   static constexpr std::string_view kUnknown = "an optimizer that Bellows does not know";
 
+  double* momentum_of(size_t group) const {
+    return kind_ ? kind_->momentum(optimizer_.param_groups()[group].options()) : nullptr;
+  }
   void check_groups() const {
     if (optimizer_.param_groups().size() == groups_.size()) return;
     throw ValueError(concat(name(), ": it has ", optimizer_.param_groups().size(),
@@ -272,6 +304,7 @@ void Adapted::load_state_dict(const Tree& state) {
 
   for (size_t group = 0; group < groups_.size(); ++group) {
     if (options[group] != nullptr) {
+      read_initial_lr(group, *saved.options[group]);
       optimizer_.param_groups()[group].set_options(std::move(options[group]));
     }
     for (const auto& [name, parameter] : groups_[group]) {

@@ -1,7 +1,12 @@
+#include "bellows/optim/clip.h"
+
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/_foreach_clamp_max.h>
+#include <ATen/ops/_foreach_clamp_min.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/linalg_vector_norm.h>
@@ -13,7 +18,6 @@
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
 #include "bellows/core/thread_pool.h"
-#include "bellows/optim/optimizer.h"
 
 namespace bellows::optim {
 namespace {
@@ -71,11 +75,11 @@ void for_each(ThreadPool& helpers, size_t count, Body body) {
   });
 }
 
-std::vector<at::Tensor> norms_of(const Gradients& gradients, ThreadPool* helpers) {
-  if (helpers == nullptr) return at::_foreach_norm(gradients);
+std::vector<at::Tensor> norms_of(const Gradients& gradients, double order, ThreadPool* helpers) {
+  if (helpers == nullptr) return at::_foreach_norm(gradients, order);
   std::vector<at::Tensor> norms(gradients.size());
   for_each(*helpers, gradients.size(),
-           [&](size_t i) { norms[i] = at::linalg_vector_norm(gradients[i], 2); });
+           [&](size_t i) { norms[i] = at::linalg_vector_norm(gradients[i], order); });
   return norms;
 }
 
@@ -89,33 +93,89 @@ void multiply(const Gradients& gradients, const at::Tensor& factor, ThreadPool* 
   if (!large.empty()) at::_foreach_mul_(large, factor);
 }
 
-}  // namespace
+// Gradients of one kind, and who helps with them.
+struct Share {
+  Gradients gradients;
+  std::unique_ptr<ThreadPool> helpers;
+};
 
-at::Tensor clip_grad_norm_(const NamedTensors& parameters, double max_norm) {
-  if (!(max_norm >= 0)) {
-    throw ValueError(concat("clip_grad_norm_: got max_norm ", max_norm, ", expected at least 0"));
+std::vector<Share> shares_of(const NamedTensors& parameters) {
+  std::vector<Share> shares;
+  for (Gradients& gradients : gradients_by_kind(parameters)) {
+    auto helpers = helpers_for(gradients);
+    shares.push_back({std::move(gradients), std::move(helpers)});
   }
-  const c10::NoGradGuard no_grad;
-  const std::vector<Gradients> kinds = gradients_by_kind(parameters);
-  if (kinds.empty()) return at::zeros({});
-  const c10::Device device = kinds[0][0].device();
-  std::vector<std::unique_ptr<ThreadPool>> helpers;
+  return shares;
+}
+
+at::Tensor total_norm_of(const std::vector<Share>& shares, double order, bool error_if_nonfinite) {
+  if (!(order > 0)) {
+    throw ValueError(concat("norm_type: got ", order, ", expected a number above 0, or infinity"));
+  }
+  if (shares.empty()) return at::zeros({});
+  const c10::Device device = shares[0].gradients[0].device();
   std::vector<at::Tensor> norms;
-  for (size_t kind = 0; kind < kinds.size(); ++kind) {
-    helpers.push_back(helpers_for(kinds[kind]));
-    for (const at::Tensor& norm : norms_of(kinds[kind], helpers[kind].get())) {
+  for (const auto& [gradients, helpers] : shares) {
+    for (const at::Tensor& norm : norms_of(gradients, order, helpers.get())) {
       norms.push_back(norm.to(device));
     }
   }
-  const at::Tensor norm = at::linalg_vector_norm(at::stack(norms));
+  at::Tensor norm = at::linalg_vector_norm(at::stack(norms), order);
+  if (error_if_nonfinite && !std::isfinite(norm.item<double>())) {
+    throw NonFiniteError(concat("the norm of order ", order, " of the gradients is ",
+                                norm.item<double>(),
+                                "; without error_if_nonfinite they are scaled by it all the same"));
+  }
+  return norm;
+}
+
+void check_limit(const char* function, const char* what, double limit) {
+  if (limit >= 0) return;
+  throw ValueError(concat(function, ": got ", what, " ", limit, ", expected at least 0"));
+}
+
+void scale(const std::vector<Share>& shares, double max_norm, const at::Tensor& norm) {
   // A number over a tensor is reciprocal times number in Python, and so rounded twice.
   const at::Tensor coefficient = norm.add(1e-6).reciprocal_().mul_(max_norm).clamp_max_(1.0);
   // On the CPU the value is at hand: a factor of 1 would change nothing.
-  if (coefficient.is_cpu() && coefficient.item<double>() == 1.0) return norm;
-  for (size_t kind = 0; kind < kinds.size(); ++kind) {
-    multiply(kinds[kind], coefficient.to(kinds[kind][0].device()), helpers[kind].get());
+  if (coefficient.is_cpu() && coefficient.item<double>() == 1.0) return;
+  for (const auto& [gradients, helpers] : shares) {
+    multiply(gradients, coefficient.to(gradients[0].device()), helpers.get());
   }
+}
+
+}  // namespace
+
+at::Tensor get_total_norm(const NamedTensors& parameters, double norm_type,
+                          bool error_if_nonfinite) {
+  const c10::NoGradGuard no_grad;
+  return total_norm_of(shares_of(parameters), norm_type, error_if_nonfinite);
+}
+
+at::Tensor clip_grad_norm_(const NamedTensors& parameters, double max_norm, double norm_type,
+                           bool error_if_nonfinite) {
+  check_limit("clip_grad_norm_", "max_norm", max_norm);
+  const c10::NoGradGuard no_grad;
+  const std::vector<Share> shares = shares_of(parameters);
+  at::Tensor norm = total_norm_of(shares, norm_type, error_if_nonfinite);
+  if (!shares.empty()) scale(shares, max_norm, norm);
   return norm;
+}
+
+void clip_grads_with_norm_(const NamedTensors& parameters, double max_norm,
+                           const at::Tensor& total_norm) {
+  check_limit("clip_grads_with_norm_", "max_norm", max_norm);
+  const c10::NoGradGuard no_grad;
+  scale(shares_of(parameters), max_norm, total_norm);
+}
+
+void clip_grad_value_(const NamedTensors& parameters, double clip_value) {
+  check_limit("clip_grad_value_", "clip_value", clip_value);
+  const c10::NoGradGuard no_grad;
+  for (const Gradients& gradients : gradients_by_kind(parameters)) {
+    at::_foreach_clamp_min_(gradients, -clip_value);
+    at::_foreach_clamp_max_(gradients, clip_value);
+  }
 }
 
 }  // namespace bellows::optim

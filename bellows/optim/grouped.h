@@ -8,48 +8,81 @@
 #include <vector>
 
 #include "bellows/optim/optimizer.h"
+#include "bellows/optim/option_visitor.h"
+#include "bellows/optim/state_layout.h"
 
 namespace bellows::optim {
 
 class StateTable;
+struct Batch;
 
 /// Parameters and state, saved and loaded by name. When a model has been moved to another device or
-/// type, or given another layout, the state follows at the next step.
+/// type, or given another layout, the state follows at the next step. Gradients that are sparse are
+/// a ValueError with the parameter's name.
 class NamedStateOptimizer : public Optimizer {
  public:
   ~NamedStateOptimizer() override;
   std::string_view name() const override;
+  void step() final;
+  using Optimizer::step;
   size_t group_count() const override;
   const NamedTensors& parameters(size_t group) const override;
   Tree state_dict() const override;
   void load_state_dict(const Tree& state) override;
 
  protected:
-  /// `fields` names the state tensors; "step" is a float32 count, all others are like the
-  /// parameter. Throws ValueError for no parameters, a name used twice, a tensor given twice (tied
-  /// parameters are given once), and a parameter that is no leaf, not floating-point, or not dense.
-  NamedStateOptimizer(std::string name, std::vector<NamedTensors> groups,
-                      std::vector<std::string> fields);
+  /// Throws ValueError for no parameters, a name used twice, a tensor given twice (tied parameters
+  /// are given once), and a parameter that is no leaf, not floating-point, or not dense.
+  NamedStateOptimizer(const StateLayout& layout, std::vector<NamedTensors> groups);
+
+  /// One step of parameters of one group that go together. Gradients are off.
+  virtual void update(size_t group, Batch& batch) = 0;
+  virtual StateNeeds needs(size_t group) const = 0;
 
   virtual Tree::Dict options_tree(size_t group) const = 0;
   /// Takes over saved options, one for each group (null: keeps its own). Throws ValueError, before
   /// anything has changed, for options out of range.
   virtual void load_options(const std::vector<const Tree*>& saved) = 0;
-  /// How many of the fields (from the first) a state has under these options.
-  virtual size_t saved_fields(const Tree& options) const = 0;
+  virtual StateNeeds needs(const Tree& options) const = 0;
 
+ private:
   std::unique_ptr<StateTable> table_;
 };
 
-/// With options O per group. Beside O stand, found by argument: `check(O)` (throws ValueError),
-/// `to_tree(O)`, `from_tree(tree, O&)` and `field_count(O)`; O has `lr`.
+/// With options O per group. Beside O stand, found by argument: `visit_options(visitor, O&)`,
+/// `state_layout(O)` and `state_needs(O)`; O has `lr` and default values. The constructors throw
+/// ValueError for options out of PyTorch's ranges, and as NamedStateOptimizer.
 template <class O>
 class GroupedOptimizer : public NamedStateOptimizer {
  public:
+  explicit GroupedOptimizer(NamedTensors parameters, O options = {})
+      : GroupedOptimizer(std::vector<ParamGroup<O>>{{std::move(parameters), std::move(options)}}) {}
+  explicit GroupedOptimizer(const std::vector<ParamGroup<O>>& groups)
+      : NamedStateOptimizer(state_layout(O()), parameters_of(groups)) {
+    for (const ParamGroup<O>& group : groups) options_.push_back(group.options);
+  }
+
   double lr(size_t group) const override { return options(group).lr; }
   void set_lr(size_t group, double lr) override {
     O changed = options(group);
     changed.lr = lr;
+    set_options(group, changed);
+  }
+  std::optional<double> momentum(size_t group) const override {
+    const O& own = options(group);
+    if constexpr (requires { own.betas; }) return own.betas[0];
+    if constexpr (requires { own.momentum; }) return own.momentum;
+    return std::nullopt;
+  }
+  void set_momentum(size_t group, double momentum) override {
+    O changed = options(group);
+    if constexpr (requires { changed.betas; }) {
+      changed.betas[0] = momentum;
+    } else if constexpr (requires { changed.momentum; }) {
+      changed.momentum = momentum;
+    } else {
+      NamedStateOptimizer::set_momentum(group, momentum);  // throws
+    }
     set_options(group, changed);
   }
   const O& options(size_t group) const {
@@ -63,14 +96,10 @@ class GroupedOptimizer : public NamedStateOptimizer {
     options_[group] = changed;
   }
 
- protected:
-  GroupedOptimizer(std::string name, const std::vector<ParamGroup<O>>& groups,
-                   std::vector<std::string> fields)
-      : NamedStateOptimizer(std::move(name), parameters_of(groups), std::move(fields)) {
-    for (const ParamGroup<O>& group : groups) options_.push_back(group.options);
-  }
-
  private:
+  static void check(const O& options) {
+    check_options(state_layout(options).optimizer.c_str(), options);
+  }
   static std::vector<NamedTensors> parameters_of(const std::vector<ParamGroup<O>>& groups) {
     std::vector<NamedTensors> parameters;
     for (const ParamGroup<O>& group : groups) {
@@ -79,19 +108,19 @@ class GroupedOptimizer : public NamedStateOptimizer {
     }
     return parameters;
   }
-  static O read(const Tree& saved) {
-    O options;
-    from_tree(saved, options);
+  static O read(const Tree& saved, O options) {
+    options_from_tree(saved, options);
     check(options);
     return options;
   }
 
-  Tree::Dict options_tree(size_t group) const override { return to_tree(options_[group]); }
-  size_t saved_fields(const Tree& saved) const override { return field_count(read(saved)); }
+  StateNeeds needs(size_t group) const override { return state_needs(options_[group]); }
+  StateNeeds needs(const Tree& saved) const override { return state_needs(read(saved, O())); }
+  Tree::Dict options_tree(size_t group) const override { return options_to_tree(options_[group]); }
   void load_options(const std::vector<const Tree*>& saved) override {
     std::vector<O> loaded = options_;
     for (size_t group = 0; group < saved.size(); ++group) {
-      if (saved[group] != nullptr) loaded[group] = read(*saved[group]);
+      if (saved[group] != nullptr) loaded[group] = read(*saved[group], loaded[group]);
     }
     options_ = std::move(loaded);
   }

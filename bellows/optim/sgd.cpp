@@ -1,68 +1,73 @@
 #include "bellows/optim/sgd.h"
 
-#include <cmath>
-#include <limits>
-
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_fused_sgd.h>
-#include <c10/core/GradMode.h>
 
-#include "bellows/core/error.h"
-#include "bellows/optim/state_table.h"
+#include "bellows/optim/foreach.h"
 
 namespace bellows::optim {
+namespace {
 
-SGD::SGD(NamedTensors parameters, SGDOptions options)
-    : SGD(std::vector<ParamGroup<SGDOptions>>{{std::move(parameters), options}}) {}
+bool is_fused(const SGDOptions& own) {
+  return own.implementation == Implementation::automatic ||
+         own.implementation == Implementation::fused;
+}
 
-SGD::SGD(const std::vector<ParamGroup<SGDOptions>>& groups)
-    : GroupedOptimizer("SGD", groups, {"momentum_buffer"}) {}
-
-void SGD::step() {
-  const c10::NoGradGuard no_grad;
-  for (size_t group = 0; group < group_count(); ++group) {
-    const SGDOptions& own = options(group);
-    for (Batch& batch : table_->collect(group, field_count(own))) {
-      const at::TensorList momentum =
-          batch.state.empty() ? at::TensorList() : at::TensorList(batch.state[0]);
-      at::_fused_sgd_(batch.parameters, batch.gradients, momentum, own.weight_decay, own.momentum,
-                      own.lr, own.dampening, own.nesterov, own.maximize, batch.fresh);
+void foreach_update(Batch& batch, const SGDOptions& own) {
+  TensorVector* direction = &with_decay(batch, own.maximize, own.weight_decay, 0);
+  if (own.momentum != 0) {
+    TensorVector& buffers = batch.state[0];
+    if (batch.fresh) {
+      at::_foreach_copy_(buffers, *direction);
+    } else {
+      at::_foreach_mul_(buffers, own.momentum);
+      at::_foreach_add_(buffers, *direction, 1 - own.dampening);
     }
-    table_->release(group);
+    if (own.nesterov) {
+      direction = &copied(batch, *direction, 0);
+      at::_foreach_add_(*direction, buffers, own.momentum);
+    } else {
+      direction = &buffers;
+    }
   }
-  drop_autocast_casts();
+  at::_foreach_add_(batch.parameters, *direction, -own.lr);
 }
 
-void check(const SGDOptions& options) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  check_range("SGD", "lr", options.lr, 0, kInfinity);
-  check_range("SGD", "momentum", options.momentum, 0, kInfinity);
-  check_range("SGD", "dampening", options.dampening, -kInfinity, kInfinity);
-  check_range("SGD", "weight_decay", options.weight_decay, 0, kInfinity);
-  if (options.nesterov && (options.momentum == 0 || options.dampening != 0)) {
-    throw ValueError("SGD: nesterov: got true, which needs a momentum above 0 and no dampening");
-  }
+}  // namespace
+
+void SGD::update(size_t group, Batch& batch) {
+  const SGDOptions& own = options(group);
+  if (!is_fused(own)) return foreach_update(batch, own);
+  at::_fused_sgd_(batch.parameters, batch.gradients, batch.state[0], own.weight_decay, own.momentum,
+                  own.lr, own.dampening, own.nesterov, own.maximize, batch.fresh);
 }
 
-Tree::Dict to_tree(const SGDOptions& options) {
-  return {{"lr", options.lr},
-          {"momentum", options.momentum},
-          {"dampening", options.dampening},
-          {"weight_decay", options.weight_decay},
-          {"nesterov", options.nesterov},
-          {"maximize", options.maximize}};
+void visit_options(OptionVisitor& visitor, SGDOptions& options) {
+  visitor.number("lr", options.lr, kNotNegative);
+  visitor.number("momentum", options.momentum, kNotNegative);
+  visitor.number("dampening", options.dampening, kAnyNumber);
+  visitor.number("weight_decay", options.weight_decay, kNotNegative);
+  visitor.flag("nesterov", options.nesterov);
+  visitor.flag("maximize", options.maximize);
+  visitor.implementation(options.implementation, kAlsoFused);
+  visitor.rule("nesterov", !options.nesterov || (options.momentum > 0 && options.dampening == 0),
+               "got true, which needs a momentum above 0 and no dampening");
 }
 
-void from_tree(const Tree& saved, SGDOptions& options) {
-  options = {.lr = saved.at("lr").number(),
-             .momentum = saved.at("momentum").number(),
-             .dampening = saved.at("dampening").number(),
-             .weight_decay = saved.at("weight_decay").number(),
-             .nesterov = saved.at("nesterov").boolean(),
-             .maximize = saved.at("maximize").boolean()};
+const StateLayout& state_layout(const SGDOptions& /*options*/) {
+  static const StateLayout layout{"SGD", {{"momentum_buffer"}}};
+  return layout;
 }
 
-size_t field_count(const SGDOptions& options) {
-  return options.momentum == 0 ? 0 : 1;
+StateNeeds state_needs(const SGDOptions& options) {
+  return {.fields = {{{options.momentum != 0}}},
+          .work = !is_fused(options) &&
+                          (options.nesterov || options.maximize || options.weight_decay != 0)
+                      ? 1U
+                      : 0U,
+          .one_by_one = options.implementation == Implementation::single};
 }
 
 }  // namespace bellows::optim

@@ -1,5 +1,4 @@
-// Stochastic gradient descent with momentum on LibTorch's fused kernel. Source: torch/optim/sgd.py;
-// bit-equal to Python's SGD(fused=True).
+// Stochastic gradient descent with momentum. Source: torch/optim/sgd.py.
 #pragma once
 
 #include "bellows/optim/grouped.h"
@@ -13,22 +12,21 @@ struct SGDOptions {
   double weight_decay = 0;
   bool nesterov = false;
   bool maximize = false;
+  Implementation implementation = Implementation::automatic;
 };
 
 /// State: momentum_buffer, where momentum is not 0. At a parameter's first step it becomes the
 /// gradient, without dampening.
 class SGD : public GroupedOptimizer<SGDOptions> {
  public:
-  /// Throws ValueError for options out of PyTorch's ranges, and as NamedStateOptimizer.
-  explicit SGD(NamedTensors parameters, SGDOptions options = {});
-  explicit SGD(const std::vector<ParamGroup<SGDOptions>>& groups);
-  void step() override;
+  using GroupedOptimizer::GroupedOptimizer;
+
+ private:
+  void update(size_t group, Batch& batch) override;
 };
 
-/// Throws ValueError for options out of PyTorch's ranges.
-void check(const SGDOptions& options);
-Tree::Dict to_tree(const SGDOptions& options);
-void from_tree(const Tree& saved, SGDOptions& options);
-size_t field_count(const SGDOptions& options);
+void visit_options(OptionVisitor& visitor, SGDOptions& options);
+const StateLayout& state_layout(const SGDOptions& options);
+StateNeeds state_needs(const SGDOptions& options);
 
 }  // namespace bellows::optim

@@ -155,13 +155,8 @@ Job make_job(Config& config, const nn::Registry& registry, Purpose purpose,
   job.early_stopping.min_delta =
       stopping.get_in<double>("min_delta", 0, 0, std::numeric_limits<double>::max());
   auto& schedule = config.table("schedule");
-  const bool linear = schedule.get_one_of("name", "constant", {"constant", "linear"}) == "linear";
-  optim::LinearLROptions line{.start_factor = 1, .end_factor = 0, .total_iters = 0};
-  if (linear) {
-    line.start_factor = schedule.get_in<double>("start_factor", line.start_factor, 1e-12, 1);
-    line.end_factor = schedule.get_in<double>("end_factor", line.end_factor, 0, 1);
-    line.total_iters = schedule.get_in<int64_t>("total_steps", 0, 0, kMany);
-  }
+  optim::make_schedule(schedule,
+                       {.steps = kMany, .epochs = kMany});  // checks: the length is unknown
   job.update = update_options(config.table("precision"), config.table("optim"));
   job.accumulate = config.table("optim").get_in<int64_t>("accumulate", 1, 1, kMany);
 
@@ -184,10 +179,13 @@ Job make_job(Config& config, const nn::Registry& registry, Purpose purpose,
   // The model is the same on all ranks; what is drawn in training is not.
   if (group.rank() > 0) seed_everything(seed + static_cast<uint64_t>(group.rank()));
   job.training = data.training();
-  if (linear) {
-    if (line.total_iters == 0)
-      line.total_iters = std::max<int64_t>(1, job.epochs * job.training->batches());
-    job.schedule = std::make_shared<optim::LinearLR>(line);
+  const int64_t batches = job.training->batches();
+  const int64_t steps = (batches + job.accumulate - 1) / job.accumulate;
+  job.schedule =
+      optim::make_schedule(schedule, {.steps = job.epochs * steps, .epochs = job.epochs});
+  if (job.schedule.schedule && job.schedule.schedule->momentum(0) && !job.optimizer->momentum(0)) {
+    schedule.fail("cycle_momentum", concat("got true, but ", job.optimizer->name(),
+                                           " has neither momentum nor betas"));
   }
   return job;
 }

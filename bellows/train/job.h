@@ -9,8 +9,8 @@
 #include "bellows/data/loader.h"
 #include "bellows/device/device.h"
 #include "bellows/nn/registry.h"
+#include "bellows/optim/make_schedule.h"
 #include "bellows/optim/optimizer.h"
-#include "bellows/optim/schedule.h"
 #include "bellows/parallel/distributed_data_parallel.h"
 #include "bellows/parallel/group.h"
 #include "bellows/train/checkpointing.h"
@@ -36,8 +36,8 @@ struct Job {
   UpdateOptions update;    // precision and clipping
   int64_t accumulate = 1;  // batches of a step
   CheckpointingOptions checkpointing;
-  std::shared_ptr<const optim::Schedule> schedule;  // null: a constant rate
-  int64_t patience = 0;                             // 0: no early stopping
+  optim::ScheduleChoice schedule;
+  int64_t patience = 0;  // 0: no early stopping
   EarlyStoppingOptions early_stopping;
 };
 
@@ -48,11 +48,11 @@ parallel::Group join_ranks(Config& config);
 enum class Purpose { training, evaluation };
 
 /// Reads every table, seeds all generators, picks the device, reads the data and builds the model
-/// on the CPU. For an evaluation the training data is not read, and `training` and `schedule` stay
-/// null. Changes nothing on disk. Throws ValueError for anything unknown or out of range,
-/// EnvironmentError for an absent device or data.
-/// Each rank of `group` gets its share of the data, and generators of its own; where the device has
-/// no number, that of its place on its machine.
+/// on the CPU. For an evaluation the training data is not read, `training` stays null
+/// and `schedule` constant. Changes nothing on disk. Throws ValueError for anything unknown or out
+/// of range, EnvironmentError for an absent device or data. Each rank of `group` gets its share of
+/// the data, and generators of its own; where the device has no number, that of its place on its
+/// machine.
 Job make_job(Config& config, const nn::Registry& registry, Purpose purpose = Purpose::training,
              const parallel::Group& group = {});
 

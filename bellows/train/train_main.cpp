@@ -156,7 +156,9 @@ Outcome run_job(Job& job, const Run& run, const parallel::Group& group, const st
                    .sharded_checkpoints = job.sharded_checkpoints});
   const bool first = group.rank() == 0;
   if (first) add_reports(trainer, run.path);
-  if (job.schedule) trainer.add(std::make_shared<LearningRate>(*job.optimizer, job.schedule));
+  if (!job.schedule.is_constant()) {
+    trainer.add(std::make_shared<LearningRate>(*job.optimizer, job.schedule));
+  }
   if (job.patience > 0) trainer.add(std::make_shared<EarlyStopping>(job.early_stopping));
   job.checkpointing.root = run.path / "checkpoints";
   const auto checkpointing = std::make_shared<Checkpointing>(job.checkpointing);

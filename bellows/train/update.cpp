@@ -3,14 +3,13 @@
 #include <cmath>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_clamp_max.h>
-#include <ATen/ops/_foreach_clamp_min.h>
 #include <ATen/ops/_foreach_mul.h>
 
 #include "bellows/amp/autocast.h"
 #include "bellows/amp/master_weights.h"
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
+#include "bellows/optim/clip.h"
 
 namespace bellows::train {
 namespace {
@@ -18,18 +17,6 @@ namespace {
 void check_bound(const char* name, double value) {
   if (value >= 0 && std::isfinite(value)) return;
   throw ValueError(concat(name, " must be above 0, or 0 for none; got ", value));
-}
-
-template <class Fn>
-void for_each_group_of_gradients(const optim::Optimizer& optimizer, Fn fn) {
-  const at::NoGradGuard no_grad;
-  for (size_t group = 0; group < optimizer.group_count(); ++group) {
-    std::vector<at::Tensor> gradients;
-    for (const auto& [name, parameter] : optimizer.parameters(group)) {
-      if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-    }
-    if (!gradients.empty()) fn(gradients);
-  }
 }
 
 NamedTensors parameters_of(const optim::Optimizer& optimizer) {
@@ -86,14 +73,15 @@ void Update::backward(const at::Tensor& loss, double weight) {
 bool Update::step(double factor) {
   if (scaler_) scaler_->unscale_(optimizer_);
   if (factor != 1) {
-    for_each_group_of_gradients(
-        optimizer_, [&](std::vector<at::Tensor>& all) { at::_foreach_mul_(all, factor); });
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> gradients;
+    for (const auto& [name, parameter] : parameters_of(optimizer_)) {
+      if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+    }
+    if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
   }
   if (options_.clip_value > 0) {
-    for_each_group_of_gradients(optimizer_, [&](std::vector<at::Tensor>& all) {
-      at::_foreach_clamp_min_(all, -options_.clip_value);
-      at::_foreach_clamp_max_(all, options_.clip_value);
-    });
+    optim::clip_grad_value_(parameters_of(optimizer_), options_.clip_value);
   }
   if (options_.clip_norm > 0) {
     norm_ = optim::clip_grad_norm_(parameters_of(optimizer_), options_.clip_norm);

@@ -166,6 +166,28 @@ TEST(AdaptTest, LbfgsStepsOnlyWithItsClosure) {
   EXPECT_THAT(error_of([&] { adapt(lbfgs, weights.names())->step(); }), HasSubstr("step(closure)"));
 }
 
+TEST(AdaptTest, LbfgsStepsWithAClosure) {
+  const Weights weights;
+  lib::LBFGS lbfgs(weights.list(), lib::LBFGSOptions(0.5).max_iter(4));
+  const auto adapted = adapt(lbfgs, weights.names());
+  const float before = adapted->step([&] { return weights.closure(); }).item<float>();
+  EXPECT_LT(weights.loss().item<float>(), before);
+}
+
+TEST(AdaptTest, MomentumIsTheFirstBetaOrMomentum) {
+  const Weights weights;
+  lib::AdamW adamw(weights.list(), lib::AdamWOptions(0.1).betas({0.8, 0.9}));
+  const auto adapted = adapt(adamw, weights.names());
+  EXPECT_EQ(adapted->momentum(0), 0.8);
+  adapted->set_momentum(0, 0.7);
+  const auto& options = static_cast<lib::AdamWOptions&>(adamw.param_groups()[0].options());
+  EXPECT_EQ(options.betas(), std::make_tuple(0.7, 0.9));
+  lib::Adagrad adagrad(weights.list());
+  const auto without = adapt(adagrad, weights.names());
+  EXPECT_EQ(without->momentum(0), std::nullopt);
+  EXPECT_THAT(error_of([&] { without->set_momentum(0, 0.5); }), HasSubstr("neither momentum"));
+}
+
 TEST(AdaptTest, GroupsAddedLaterAreNoticed) {
   const Weights weights;
   lib::SGD sgd({weights.a}, lib::SGDOptions(0.1));

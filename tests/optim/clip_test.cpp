@@ -1,3 +1,5 @@
+#include "bellows/optim/clip.h"
+
 #include <cmath>
 #include <gmock/gmock.h>
 #include <limits>
@@ -12,7 +14,6 @@
 #include <gtest/gtest.h>
 
 #include "bellows/core/error.h"
-#include "bellows/optim/optimizer.h"
 
 namespace bellows::optim {
 namespace {
@@ -97,6 +98,40 @@ TEST(ClipGradNormTest, NegativeOrNanBoundIsRefused) {
   EXPECT_THROW(clip_grad_norm_(parameters, -1.0), ValueError);
   EXPECT_THROW(clip_grad_norm_(parameters, std::nan("")), ValueError);
   EXPECT_EQ(parameters[0].second.grad()[0].item<float>(), 1.0f);
+}
+
+TEST(ClipGradNormTest, OtherOrdersOfNorm) {
+  const NamedTensors parameters = with_gradients({at::full({4}, 3.0), at::full({2}, -4.0)});
+  EXPECT_EQ(get_total_norm(parameters, 1).item<float>(), 20.0F);
+  EXPECT_EQ(get_total_norm(parameters, std::numeric_limits<double>::infinity()).item<float>(),
+            4.0F);
+  EXPECT_THROW(get_total_norm(parameters, 0), ValueError);
+  EXPECT_THROW(get_total_norm(parameters, std::nan("")), ValueError);
+  EXPECT_EQ(clip_grad_norm_(parameters, 10, 1).item<float>(), 20.0F);
+  EXPECT_NEAR(get_total_norm(parameters, 1).item<float>(), 10, 1e-5);
+}
+
+TEST(ClipGradNormTest, ANormThatIsNotFiniteIsAnErrorWhereAskedFor) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const NamedTensors parameters = with_gradients({at::full({2}, infinity), at::full({2}, 1.0)});
+  EXPECT_THROW(clip_grad_norm_(parameters, 1.0, 2.0, true), NonFiniteError);
+  EXPECT_EQ(parameters[1].second.grad()[0].item<float>(), 1.0F);  // untouched
+}
+
+TEST(ClipGradNormTest, ANormThatIsKnownAlreadyIsUsed) {
+  const NamedTensors parameters = with_gradients({at::full({4}, 3.0)});
+  clip_grads_with_norm_(parameters, 2.0, at::full({}, 4.0));
+  EXPECT_NEAR(parameters[0].second.grad()[0].item<float>(), 1.5F, 1e-5);
+}
+
+TEST(ClipGradValueTest, LimitsEachValueOnBothSides) {
+  const NamedTensors parameters =
+      with_gradients({at::full({4}, 3.0), at::full({2}, -4.0), at::full({1}, 0.5, at::kDouble)});
+  clip_grad_value_(parameters, 2.5);
+  EXPECT_EQ(parameters[0].second.grad()[3].item<float>(), 2.5F);
+  EXPECT_EQ(parameters[1].second.grad()[0].item<float>(), -2.5F);
+  EXPECT_EQ(parameters[2].second.grad()[0].item<double>(), 0.5);
+  EXPECT_THROW(clip_grad_value_(parameters, -1), ValueError);
 }
 
 }  // namespace

@@ -81,8 +81,41 @@ TEST(MakeOptimizerTest, ErrorsNameTheKeyAndItsOrigin) {
   EXPECT_THAT(error_of(with("adamw", "betas", std::vector<double>{0.9, 1.0})),
               HasSubstr("expected two numbers from 0 to below 1"));
   EXPECT_THAT(error_of(with("adamw", "momentum", 0.9)), HasSubstr("optim.momentum"));
-  EXPECT_THAT(error_of(with("adam", "lr", 0.1)),
+  EXPECT_THAT(error_of(with("adma", "lr", 0.1)),
               AllOf(HasSubstr("optim.name"), HasSubstr("adamw")));
+  EXPECT_THAT(error_of(with("LBFGS", "lr", 0.1)),
+              AllOf(HasSubstr("optim.name"), HasSubstr("step(closure)")));
+  EXPECT_THAT(error_of(with("rprop", "etas", std::vector<double>{0.5, 0.9})),
+              HasSubstr("optim.etas"));
+  EXPECT_THAT(error_of(with("muon", "ns_steps", int64_t{100})), HasSubstr("optim.ns_steps"));
+  EXPECT_THAT(error_of(with("adafactor", "eps", std::vector<double>{1e-3})),
+              HasSubstr("expected two numbers"));
+}
+
+TEST(MakeOptimizerTest, AllNamesAreTaken) {
+  for (const char* const name :
+       {"Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "LAMB", "LARS",
+        "Lion", "Muon", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"}) {
+    Options options("optim");
+    options.set("name", name);
+    options.set("lr", 0.25);
+    const auto optimizer =
+        make_optimizer(options, {{"w", at::ones({2, 2}).set_requires_grad(true)}});
+    options.reject_unknown();
+    EXPECT_EQ(optimizer->name(), name);
+    EXPECT_EQ(optimizer->lr(0), 0.25);
+  }
+}
+
+TEST(MakeOptimizerTest, ImplementationIsAmongThoseThereAre) {
+  Options options = with("adamw", "implementation", "single");
+  const auto optimizer = make_optimizer(options, one_parameter());
+  EXPECT_EQ(dynamic_cast<AdamW&>(*optimizer).options(0).implementation, Implementation::single);
+  EXPECT_EQ(error_of(with("adagrad", "implementation", "fused")), "no error");
+  EXPECT_THAT(error_of(with("rmsprop", "implementation", "fused")),
+              AllOf(HasSubstr("optim.implementation"), HasSubstr("auto, foreach, single")));
+  EXPECT_THAT(error_of(with("muon", "implementation", "foreach")),
+              HasSubstr("optim.implementation"));
 }
 
 }  // namespace

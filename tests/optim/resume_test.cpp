@@ -19,13 +19,29 @@
 #include "bellows/core/error.h"
 #include "bellows/device/sim.h"
 #include "bellows/nn/model.h"
+#include "bellows/optim/adadelta.h"
+#include "bellows/optim/adafactor.h"
+#include "bellows/optim/adagrad.h"
+#include "bellows/optim/adam.h"
+#include "bellows/optim/adamax.h"
 #include "bellows/optim/adamw.h"
+#include "bellows/optim/asgd.h"
+#include "bellows/optim/lamb.h"
+#include "bellows/optim/lars.h"
+#include "bellows/optim/lbfgs.h"
+#include "bellows/optim/lion.h"
+#include "bellows/optim/muon.h"
+#include "bellows/optim/nadam.h"
+#include "bellows/optim/radam.h"
+#include "bellows/optim/rmsprop.h"
+#include "bellows/optim/rprop.h"
 #include "bellows/optim/sgd.h"
 
 namespace bellows::optim {
 namespace {
 
 namespace lib = torch::optim;
+constexpr Implementation kForeach = Implementation::foreach;
 
 /// Three parameters, in two groups {a, b} and {c}, or {c} and {b, a} where `turned`.
 struct Weights {
@@ -52,12 +68,7 @@ struct Made {
   std::shared_ptr<Optimizer> optimizer;
 
   void step(const Weights& weights) const {
-    if (adapted) {
-      adapted->step([&] { return weights.backward(); });
-    } else {
-      weights.backward();
-      optimizer->step();
-    }
+    optimizer->step([&] { return weights.backward(); });
   }
 };
 
@@ -108,6 +119,27 @@ Kind lbfgs() {  // one group only
           }};
 }
 
+// Another order of the parameters would change the last bits.
+Kind our_lbfgs() {
+  return {"ours_lbfgs", [](const Weights& weights, bool configured, bool) {
+            LBFGSOptions options;
+            if (configured) {
+              options = {.lr = 0.5, .max_iter = 4, .history_size = 3};
+              options.line_search_fn = "strong_wolfe";
+            }
+            return Made{nullptr, std::make_shared<LBFGS>(weights.names(), options)};
+          }};
+}
+
+// Muon takes matrices alone; `b` and `c` are left as they are.
+Kind our_muon() {
+  return {"ours_muon", [](const Weights& weights, bool configured, bool) {
+            MuonOptions options;
+            if (configured) options = {.lr = 0.1, .momentum = 0.5, .ns_steps = 3};
+            return Made{nullptr, std::make_shared<Muon>(NamedTensors{{"a", weights.a}}, options)};
+          }};
+}
+
 std::ostream& operator<<(std::ostream& out, const Kind& kind) {
   return out << kind.name;
 }
@@ -131,7 +163,8 @@ std::map<std::string, std::string> options_of(const Optimizer& optimizer) {
       if (value.is_int() || value.is_double()) text += std::to_string(value.number() * 1e6);
       if (value.is_string()) text += value.string();
       if (value.is_list())
-        for (const Tree& one : value.list()) text += std::to_string(one.number() * 1e6) + " ";
+        for (const Tree& one : value.list())
+          text += one.empty() ? "none " : std::to_string(one.number() * 1e6) + " ";
       text += "; ";
     }
     for (const Tree& name : group.at("params").list()) options[name.string()] = text;
@@ -189,6 +222,33 @@ INSTANTIATE_TEST_SUITE_P(
         ours<AdamW, AdamWOptions>("ours_adamw",
                                   {.lr = 3e-4, .betas = {0.8, 0.99}, .weight_decay = 0.1},
                                   {.lr = 3e-2, .eps = 1e-6, .amsgrad = true}),
+        ours<Adam, AdamOptions>("ours_adam", {.lr = 3e-4, .decoupled_weight_decay = true},
+                                {.lr = 3e-2, .amsgrad = true, .implementation = kForeach}),
+        ours<Adagrad, AdagradOptions>(
+            "ours_adagrad", {.lr = 3e-2, .lr_decay = 0.1, .initial_accumulator_value = 0.2},
+            {.lr = 0.1, .weight_decay = 0.1, .implementation = kForeach}),
+        ours<RMSprop, RMSpropOptions>("ours_rmsprop", {.lr = 3e-4, .momentum = 0.9},
+                                      {.lr = 3e-2, .alpha = 0.5, .centered = true}),
+        ours<Adadelta, AdadeltaOptions>("ours_adadelta", {.lr = 0.3},
+                                        {.lr = 0.5, .rho = 0.5, .maximize = true}),
+        ours<Adamax, AdamaxOptions>("ours_adamax", {.lr = 3e-4},
+                                    {.lr = 3e-2, .betas = {0.5, 0.7}, .weight_decay = 0.1}),
+        ours<NAdam, NAdamOptions>(
+            "ours_nadam", {.lr = 3e-4, .momentum_decay = 0.1},
+            {.lr = 3e-2, .weight_decay = 0.1, .decoupled_weight_decay = true}),
+        ours<RAdam, RAdamOptions>(
+            "ours_radam", {.lr = 3e-4, .betas = {0.8, 0.9}},
+            {.lr = 3e-2, .weight_decay = 0.1, .decoupled_weight_decay = true}),
+        ours<Rprop, RpropOptions>("ours_rprop", {.lr = 3e-4}, {.lr = 3e-2, .etas = {0.3, 1.5}}),
+        ours<ASGD, ASGDOptions>("ours_asgd", {.lr = 3e-3, .t0 = 2},
+                                {.lr = 3e-2, .lambd = 0.1, .alpha = 0.5}),
+        ours<Adafactor, AdafactorOptions>("ours_adafactor", {.lr = 3e-3},
+                                          {.lr = 3e-2, .eps = {1e-5, 1e-2}, .maximize = true}),
+        ours<Lion, LionOptions>("ours_lion", {.lr = 3e-4}, {.lr = 3e-2, .betas = {0.5, 0.6}}),
+        ours<LAMB, LAMBOptions>("ours_lamb", {.lr = 3e-4}, {.lr = 3e-2, .betas = {0.5, 0.6}}),
+        ours<LARS, LARSOptions>("ours_lars", {.lr = 3e-1},
+                                {.lr = 1.0, .momentum = 0.5, .weight_decay = 0.1}),
+        our_lbfgs(), our_muon(),
         libtorchs<lib::SGD>("sgd", lib::SGDOptions(1e-3),
                             lib::SGDOptions(3e-4).momentum(0.9).nesterov(true),
                             lib::SGDOptions(3e-2).momentum(0.8).dampening(0.1).weight_decay(0.1)),
