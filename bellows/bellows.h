@@ -68,6 +68,8 @@
 #include "bellows/formats/file_kind.h"
 #include "bellows/launch/flags.h"
 #include "bellows/launch/launch.h"
+#include "bellows/memory/checkpoint.h"
+#include "bellows/memory/saved_tensors.h"
 #include "bellows/nn/from_torchscript.h"
 #include "bellows/nn/model.h"
 #include "bellows/nn/registry.h"

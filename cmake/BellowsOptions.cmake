@@ -6,7 +6,7 @@ option(BELLOWS_PRECOMPILE "Read LibTorch's common headers once; OFF finds source
 set(BELLOWS_CUDA "AUTO" CACHE STRING "Build the CUDA module: AUTO (where possible), ON or OFF")
 set_property(CACHE BELLOWS_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(BELLOWS_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
-set(BELLOWS_MODULES core formats tree device data nn optim checkpoint parallel train CACHE STRING
+set(BELLOWS_MODULES core formats tree device data nn optim checkpoint memory parallel train CACHE STRING
     "Modules to build; a shorter list, without the upper ones, is for checks of the lower ones")
 mark_as_advanced(BELLOWS_MODULES)
 set(BELLOWS_LIBTORCH_MINIMUM 2.11)
