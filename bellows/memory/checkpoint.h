@@ -38,6 +38,9 @@ struct CheckpointOptions {
   /// autograd saves of their arguments is recomputed. Names of operators as the program calls them,
   /// which do not change their arguments and give tensors.
   std::vector<std::string> save_operators = {};
+  /// Told of each tensor that autograd would have saved (detached; must not be kept), the first
+  /// time. `parameter` as of SavedTensor::pack.
+  std::function<void(const at::Tensor& tensor, bool parameter)> observe = {};
 };
 
 /// The recomputation was not the same as the first computation.

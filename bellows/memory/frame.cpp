@@ -76,8 +76,8 @@ class Dropped : public SavedTensor {
   ~Dropped() override {
     if (packed_) frame_->drop(place_);
   }
-  void pack(const at::Tensor& tensor, bool) override {
-    place_ = frame_->add(tensor);
+  void pack(const at::Tensor& tensor, bool parameter) override {
+    place_ = frame_->add(tensor, parameter);
     packed_ = true;
   }
   at::Tensor unpack() override { return frame_->take(place_); }
@@ -126,7 +126,8 @@ Frame::Frame(const Tree& inputs, Region::Recompute recompute, CheckpointOptions 
   });
 }
 
-size_t Frame::add(const at::Tensor& tensor) {
+size_t Frame::add(const at::Tensor& tensor, bool parameter) {
+  if (options_.observe) options_.observe(tensor, parameter);
   const std::lock_guard lock(mutex_);
   places_.push_back({Metadata::of(tensor)});
   kept_.saved(tensor);

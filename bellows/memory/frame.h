@@ -35,7 +35,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
   Frame(const Tree& inputs, Region::Recompute recompute, CheckpointOptions options);
 
   /// First time: the number of the new place.
-  size_t add(const at::Tensor& tensor);
+  size_t add(const at::Tensor& tensor, bool parameter);
   void drop(size_t place);
   void complete();
   /// The value of a place, recomputed where this backward pass has not done so yet.

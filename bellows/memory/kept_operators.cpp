@@ -77,9 +77,27 @@ void KeptOperators::saved(const at::Tensor& tensor) {
   if (watched_ != nullptr) watched_->push_back(tensor);
 }
 
+// Before an operator in place, as the `+=` of a bias, changes a kept result.
+void KeptOperators::copy_what_changes(const OperatorCall& call) {
+  if (!call.name().ends_with('_')) return;
+  call.for_each_tensor([&](const std::string&, const at::Tensor& tensor) {
+    for (Kept& kept : kept_)
+      for (Result& result : kept.results) {
+        if (result.copied || !same_memory(tensor, result.value)) continue;
+        const c10::AutoGradMode no_grad(false);
+        result.value = result.value.toTensor().clone();
+        result.version = 0;
+        result.copied = true;
+      }
+  });
+}
+
 OperatorHandler KeptOperators::first() {
   return [this](const OperatorCall& call, Stack& stack) {
-    if (!wants(call)) return false;
+    if (!wants(call)) {
+      copy_what_changes(call);
+      return false;
+    }
     const c10::OperatorHandle op = find(call);
     check_can_be_kept(op);
     const size_t count = op.schema().arguments().size();
@@ -158,7 +176,8 @@ OperatorHandler KeptOperators::again(std::function<void(const at::Tensor&)> save
         results.push_back(result.value);
         continue;
       }
-      const at::Tensor& value = result.value.toTensor();
+      const at::Tensor value =
+          result.copied ? result.value.toTensor().clone() : result.value.toTensor();
       if (static_cast<uint32_t>(value._version()) != result.version)
         throw CheckpointError(
             concat("checkpoint: a kept result of ", kept.name,

@@ -45,6 +45,7 @@ class KeptOperators {
     c10::IValue value;  // a detached tensor, or anything else
     bool requires_grad = false;
     uint32_t version = 0;
+    bool copied = false;  // as the program changes the real one in place
   };
   struct Kept {
     std::string name;
@@ -54,6 +55,7 @@ class KeptOperators {
   };
 
   bool wants(const OperatorCall& call) const;
+  void copy_what_changes(const OperatorCall& call);
   static Saved describe(const at::Tensor& tensor, const std::vector<c10::IValue>& arguments,
                         const std::vector<c10::IValue>& results);
   static at::Tensor make(const Saved& saved, const std::vector<c10::IValue>& arguments,
