@@ -22,7 +22,6 @@ using ::testing::HasSubstr;
 constexpr int64_t kMiB = 1 << 20;
 
 c10::Device device() {
-  sim::enable({.devices = 2, .memory_bytes = int64_t{4} << 30});
   return sim::device(1);
 }
 
