@@ -8,7 +8,7 @@ set(BELLOWS_CUDA "AUTO" CACHE STRING "Build the CUDA module: AUTO (where possibl
 set_property(CACHE BELLOWS_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(BELLOWS_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
 if(NOT BELLOWS_MODULES)  # a shorter list, without the upper ones, is for checks of the lower ones
-  set(BELLOWS_MODULES core formats tree device data nn optim amp checkpoint parallel nodes train)
+  set(BELLOWS_MODULES core formats tree device data nn optim amp checkpoint memory parallel nodes train)
 endif()
 set(BELLOWS_LIBTORCH_MINIMUM 2.11)
 

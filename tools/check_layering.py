@@ -3,7 +3,7 @@
 
 Usage: tools/check_layering.py [ROOT] [--listed build/release/listed_files.txt [--write]]
 
-- Includes point downward: core < formats, launch, tree < device < data, nn, optim < amp, checkpoint < parallel < nodes, train < cli.
+- Includes point downward: core < formats, launch, tree < device < data, nn, optim < amp, checkpoint, memory < parallel < nodes, train < cli.
 - core, formats and launch take neither LibTorch nor c10.
 With --listed, the list CMake writes of the headers it installs, the internal ones and the tests it compiles:
 - public headers outside nn/ take c10/ and ATen/core/ of LibTorch at most;
@@ -18,7 +18,7 @@ import pathlib
 import re
 import sys
 
-RANK = {"core": 0, "formats": 1, "launch": 1, "tree": 1, "device": 2, "data": 3, "nn": 3, "optim": 3, "amp": 4, "checkpoint": 4, "parallel": 5, "nodes": 6, "train": 6}
+RANK = {"core": 0, "formats": 1, "launch": 1, "tree": 1, "device": 2, "data": 3, "nn": 3, "optim": 3, "amp": 4, "checkpoint": 4, "memory": 4, "parallel": 5, "nodes": 6, "train": 6}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.MULTILINE)
 LIBTORCH = re.compile(r"^(ATen|c10|torch|caffe2|torchgen)/")
 LIGHT_LIBTORCH = re.compile(r"^(c10|ATen/core|torch/headeronly)/")

@@ -11,11 +11,13 @@
 #include "bellows/nn/builtin.h"
 #include "bellows/nn/from_module.h"
 #include "bellows/nn/memory_format.h"
+#include "bellows/nn/module_blocks.h"
 #include "bellows/nn/sizes.h"
 
 namespace bellows::nn {
 namespace {
 
+constexpr size_t kModulesOfABlock = 4;
 constexpr int64_t kGrid = 3;  // the classifier sees this many cells a side
 
 }  // namespace
@@ -47,7 +49,8 @@ void ConvNetImpl::reset() {
 
 at::Tensor ConvNetImpl::forward(const at::Tensor& input) {
   at::Tensor x = options_.channels_last ? input.contiguous(at::MemoryFormat::ChannelsLast) : input;
-  x = features_->forward(x);
+  x = block_runner_in_force() ? run_blocks(sequential_blocks(features_, kModulesOfABlock), x)
+                              : features_->forward(x);
   if (x.size(-2) != kGrid || x.size(-1) != kGrid) x = at::adaptive_avg_pool2d(x, {kGrid, kGrid});
   return classifier_->forward(at::flatten(x, 1));
 }

@@ -3,6 +3,7 @@
 #include <ATen/ops/flatten.h>
 #include <ATen/ops/relu.h>
 
+#include "bellows/nn/blocks.h"
 #include "bellows/nn/builtin.h"
 #include "bellows/nn/from_module.h"
 #include "bellows/nn/sizes.h"
@@ -28,11 +29,21 @@ void MlpImpl::reset() {
 
 at::Tensor MlpImpl::forward(const at::Tensor& input) {
   at::Tensor x = at::flatten(input, 1);
-  for (size_t i = 0; i < layers_->size(); ++i) {
-    if (i > 0) x = at::relu(x);
-    x = layers_->at<torch::nn::LinearImpl>(i).forward(x);
-  }
+  if (block_runner_in_force()) return run_blocks(blocks(), x);
+  for (size_t i = 0; i < layers_->size(); ++i) x = layer(i, x);
   return x;
+}
+
+// With the activation before it.
+at::Tensor MlpImpl::layer(size_t index, const at::Tensor& x) {
+  return layers_->at<torch::nn::LinearImpl>(index).forward(index > 0 ? at::relu(x) : x);
+}
+
+std::vector<Block> MlpImpl::blocks() {
+  std::vector<Block> out;
+  for (size_t i = 0; i < layers_->size(); ++i)
+    out.push_back({[this, i](const at::Tensor& x) { return layer(i, x); }});
+  return out;
 }
 
 Model mlp_from_options(Options& options) {

@@ -8,6 +8,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
+#include "bellows/nn/blocks.h"
+
 namespace bellows::nn {
 
 struct MlpOptions {
@@ -26,6 +28,9 @@ class MlpImpl : public torch::nn::Cloneable<MlpImpl> {
   at::Tensor forward(const at::Tensor& input);
 
  private:
+  at::Tensor layer(size_t index, const at::Tensor& x);
+  std::vector<Block> blocks();
+
   MlpOptions options_;
   torch::nn::ModuleList layers_ = nullptr;
 };

@@ -8,6 +8,7 @@
 #include "bellows/nn/builtin.h"
 #include "bellows/nn/from_module.h"
 #include "bellows/nn/memory_format.h"
+#include "bellows/nn/module_blocks.h"
 #include "bellows/nn/sizes.h"
 
 namespace bellows::nn {
@@ -76,8 +77,17 @@ at::Tensor ResNet18Impl::forward(const at::Tensor& input) {
   at::Tensor x = options_.channels_last ? input.contiguous(at::MemoryFormat::ChannelsLast) : input;
   x = bn1_->forward(conv1_->forward(x)).relu_();
   x = at::max_pool2d(x, {3, 3}, {2, 2}, {1, 1});
-  x = layer4_->forward(layer3_->forward(layer2_->forward(layer1_->forward(x))));
+  x = block_runner_in_force()
+          ? run_blocks(blocks(), x)
+          : layer4_->forward(layer3_->forward(layer2_->forward(layer1_->forward(x))));
   return fc_->forward(at::flatten(at::adaptive_avg_pool2d(x, {1, 1}), 1));
+}
+
+std::vector<Block> ResNet18Impl::blocks() {
+  std::vector<Block> out;
+  for (const torch::nn::Sequential& layer : {layer1_, layer2_, layer3_, layer4_})
+    for (Block& block : sequential_blocks(layer)) out.push_back(std::move(block));
+  return out;
 }
 
 Model resnet18_from_options(Options& options) {

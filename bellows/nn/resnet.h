@@ -9,6 +9,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
+#include "bellows/nn/blocks.h"
+
 namespace bellows::nn {
 
 struct ResNet18Options {
@@ -40,6 +42,8 @@ class ResNet18Impl : public torch::nn::Cloneable<ResNet18Impl> {
   at::Tensor forward(const at::Tensor& input);
 
  private:
+  std::vector<Block> blocks();
+
   ResNet18Options options_;
   torch::nn::Conv2d conv1_ = nullptr;
   torch::nn::BatchNorm2d bn1_ = nullptr;

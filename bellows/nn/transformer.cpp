@@ -14,6 +14,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
+#include "bellows/nn/blocks.h"
 #include "bellows/nn/builtin.h"
 #include "bellows/nn/from_module.h"
 #include "bellows/nn/sequences.h"
@@ -124,6 +125,14 @@ void TransformerEncoderImpl::reset() {
 }
 
 at::Tensor TransformerEncoderImpl::forward(const at::Tensor& input) {
+  if (block_runner_in_force()) {
+    std::vector<Block> blocks;
+    for (const auto& layer : *layers_)
+      blocks.push_back({[layer](const at::Tensor& x) {
+        return layer->as<TransformerEncoderLayer>()->forward(x);
+      }});
+    return run_blocks(blocks, input);
+  }
   at::Tensor x = input;
   for (int64_t i = 0; i < count_; ++i) x = layers_->at<TransformerEncoderLayerImpl>(i).forward(x);
   return x;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "bellows/core/clock.h"
 #include "bellows/core/exit_code.h"
 #include "bellows/core/text.h"
 #include "bellows/launch/own_process.h"
@@ -19,10 +20,6 @@ using Stage = NodeState::Stage;
 
 constexpr auto kFirstReminder = 10s;
 constexpr auto kNextReminder = 60s;
-
-Clock::Duration now() {
-  return monotonic_clock().now();
-}
 
 std::string line(const std::string& text) {
   return "bellows launch: " + text + "\n";
@@ -214,7 +211,7 @@ void Meeting::wait_anew() {
   state_.stage = Stage::waiting;
   doing_ = "waiting for the other nodes";
   master_ = std::move(master);
-  waiting_since_ = reminded_ = now();
+  waiting_since_ = reminded_ = monotonic_clock().now();
 }
 
 /// Says whom it waits for, from time to time.
@@ -228,12 +225,12 @@ void Meeting::remind() {
     if (!what.empty()) doing_ = what;
   }
   const auto pause = reminded_ == waiting_since_ ? kFirstReminder : kNextReminder;
-  if (now() - reminded_ >= pause) {
-    reminded_ = now();
+  if (monotonic_clock().now() - reminded_ >= pause) {
+    reminded_ = monotonic_clock().now();
     tell(line(concat("waiting for ", static_cast<int>(seconds_since(waiting_since_)), " s at ",
                      endpoint(), ": ", what)));
   }
-  if (full && now() - waiting_since_ >= from_seconds(nodes_.join)) {
+  if (full && monotonic_clock().now() - waiting_since_ >= from_seconds(nodes_.join)) {
     finish(static_cast<int>(ExitCode::environment),
            concat(what, "; it waited ", nodes_.join, " s (--rdzv-conf join_timeout)"));
   }

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "bellows/core/clock.h"
 #include "bellows/core/error.h"
 #include "bellows/core/exit_code.h"
 #include "bellows/core/log.h"
@@ -25,10 +26,6 @@ constexpr auto kOwnTick = 50ms;  // of the node that makes it
 constexpr auto kRetry = 200ms;   // between two attempts to connect
 constexpr size_t kIdLength = 16;
 constexpr size_t kMostNodes = 1 << 16;  // that ever came
-
-Clock::Duration now() {
-  return monotonic_clock().now();
-}
 
 Milliseconds milliseconds(double seconds) {
   return std::chrono::ceil<Milliseconds>(std::chrono::duration<double>(seconds));
@@ -176,13 +173,13 @@ bool Meeting::try_to_reach(std::string& why) {
 }
 
 void Meeting::connect() {
-  const Time deadline = now() + from_seconds(nodes_.join);
+  const Time deadline = monotonic_clock().now() + from_seconds(nodes_.join);
   tell(concat("bellows launch: job '", options_.run_id, "': ", nodes_.least,
               nodes_.least < nodes_.most ? concat(" to ", nodes_.most) : "", " nodes meet at ",
               endpoint(), "\n"));
   std::string why;
   while (!try_to_serve() && !try_to_reach(why)) {
-    if (now() >= deadline) {
+    if (monotonic_clock().now() >= deadline) {
       throw EnvironmentError(concat(
           "the node that has the job's store was not reached at ", endpoint(), " within ",
           nodes_.join, " s (--rdzv-conf join_timeout): ", why,
@@ -203,7 +200,7 @@ void Meeting::connect() {
 
 /// The one who serves has said which job it is.
 void Meeting::wait_for_job(Time deadline) {
-  const Time limit = std::min(deadline, now() + std::max(lost_after_, Time(5s)));
+  const Time limit = std::min(deadline, monotonic_clock().now() + std::max(lost_after_, Time(5s)));
   const std::string strange = concat("what listens at ", endpoint(),
                                      " is not the store of a job of bellows launch; name another "
                                      "port on all nodes");
@@ -217,7 +214,7 @@ void Meeting::wait_for_job(Time deadline) {
       job_ = *job;
       break;
     }
-    if (store_->gone() || now() >= limit) throw EnvironmentError(strange);
+    if (store_->gone() || monotonic_clock().now() >= limit) throw EnvironmentError(strange);
     if (!pause(kRetry)) break;
   }
   if (job_.version != kProtocolVersion) {
@@ -242,7 +239,7 @@ void Meeting::join() {
         return std::string("yes");
       },
       milliseconds(nodes_.call) + std::chrono::duration_cast<Milliseconds>(lost_after_));
-  answered_ = now();
+  answered_ = monotonic_clock().now();
   if (!joined) throw EnvironmentError(who_serves() + " does not answer");
 }
 
@@ -282,15 +279,15 @@ bool Meeting::exchange() {
     no_answer();
     return !store_->gone() && !closing;
   }
-  answered_ = now();
+  answered_ = monotonic_clock().now();
   if (tell_failure) failure_told_ = state.generation;
   if (!closing) {
     follow(text->substr(1));
     return true;
   }
   if (!coordinator || text->front() == 'y') return false;
-  if (!left_at_) left_at_ = now();
-  return now() - *left_at_ < from_seconds(nodes_.close);
+  if (!left_at_) left_at_ = monotonic_clock().now();
+  return monotonic_clock().now() - *left_at_ < from_seconds(nodes_.close);
 }
 
 /// A plan, or nothing where it is as it was.
@@ -308,7 +305,7 @@ void Meeting::no_answer() {
   constexpr int kLost = static_cast<int>(ExitCode::environment);
   if (store_->gone()) {
     finish(kLost, who_serves() + " is gone: its connection has ended; this node's ranks are ended");
-  } else if (now() - answered_ > lost_after_) {
+  } else if (monotonic_clock().now() - answered_ > lost_after_) {
     finish(kLost, concat(who_serves(), " has not answered for ",
                          std::chrono::duration<double>(lost_after_).count(),
                          " s (--rdzv-conf keep_alive_interval × keep_alive_max_attempt); this "
