@@ -37,6 +37,8 @@ constexpr std::array kCommands = {
     Command{"launch", "Start the ranks of a job, as torchrun does"},
     Command{"data", "Inspect data sets; measure how fast they are read"},
     Command{"checkpoint", "Inspect, verify, convert and compare files of weights"},
+    Command{"find-batch", "Find the largest batch that fits into a device's memory"},
+    Command{"estimate", "Estimate the memory of a training step without taking it"},
     Command{"models", "List the models that a configuration can name"},
     Command{"doctor", "Print what this machine, its LibTorch and its devices are like"},
 };

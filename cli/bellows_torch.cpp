@@ -16,6 +16,7 @@
 #include "cli/data_command.h"
 #include "cli/launch.h"
 #include "cli/library_path.h"
+#include "cli/memory_commands.h"
 #include "cli/output.h"
 
 namespace {
@@ -59,6 +60,8 @@ int run(const std::string& command, int argc, char** argv) {
     if (command == "eval") return bellows::eval_main(argc - 1, argv + 1);
     if (command == "data") return bellows::cli::data_command(argc - 1, argv + 1);
     if (command == "checkpoint") return bellows::cli::checkpoint_command(argc - 1, argv + 1);
+    if (command == "find-batch") return bellows::cli::find_batch_command(argc - 1, argv + 1);
+    if (command == "estimate") return bellows::cli::estimate_command(argc - 1, argv + 1);
     if (command == "models" && argc == 2) return models();
     if (command == "devices" && argc == 2) return devices();
   } catch (const std::exception& error) {
@@ -70,9 +73,10 @@ int run(const std::string& command, int argc, char** argv) {
         << "bellows models: takes no arguments; it lists the models that a configuration can name"
         << std::endl;
   } else {
-    std::cerr << "bellows-torch: expected train, eval, launch, data, checkpoint, models or "
-                 "devices; it is started by bellows"
-              << std::endl;
+    std::cerr
+        << "bellows-torch: expected train, eval, launch, data, checkpoint, find-batch, estimate, "
+           "models or devices; it is started by bellows"
+        << std::endl;
   }
   return static_cast<int>(bellows::ExitCode::usage);
 }

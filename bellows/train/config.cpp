@@ -28,9 +28,9 @@
 namespace bellows::train {
 namespace {
 
-const std::vector<std::string> kTables = {"run",      "data",       "model",
-                                          "optim",    "schedule",   "precision",
-                                          "parallel", "checkpoint", "early_stopping"};
+const std::vector<std::string> kTables = {"run",        "data",          "model",  "optim",
+                                          "schedule",   "precision",     "memory", "parallel",
+                                          "checkpoint", "early_stopping"};
 
 template <class T>
 std::vector<T> elements(const toml::array& array) {

@@ -66,6 +66,15 @@ UpdateOptions update_options(Options& precision, Options& optimizer) {
   return options;
 }
 
+memory::CheckpointPolicy checkpoint_policy(Options& table) {
+  const auto text = table.get<std::string>("checkpointing", "none");
+  try {
+    return memory::parse_checkpoint_policy(text);
+  } catch (const ValueError& error) {
+    table.fail("checkpointing", error.what());
+  }
+}
+
 /// Over float32 copies, where the parameters are kept in another type.
 std::unique_ptr<optim::Optimizer> make_optimizer(Options& options, const nn::Model& model,
                                                  at::ScalarType type) {
@@ -160,12 +169,18 @@ Job make_job(Config& config, const nn::Registry& registry, Purpose purpose,
   job.update = update_options(config.table("precision"), config.table("optim"));
   job.accumulate = config.table("optim").get_in<int64_t>("accumulate", 1, 1, kMany);
 
+  job.recover = config.table("memory").get<bool>("recover", true);
+  job.recompute = checkpoint_policy(config.table("memory"));
+
   auto& model_table = config.table("model");
   job.model_name = model_table.get<std::string>("name", "convnet");
   if (threads > 0) at::set_num_threads(static_cast<int>(threads));
   set_deterministic(deterministic);
   seed_everything(seed);
   job.model = std::make_unique<nn::Model>(registry.make(job.model_name, model_table));
+  if (job.recompute.kind != memory::CheckpointPolicy::Kind::none) {
+    *job.model = memory::checkpointed(*job.model, job.recompute);
+  }
   job.optimizer = make_optimizer(config.table("optim"), *job.model,
                                  amp::settings_of(job.update.precision).parameters);
   config.reject_unknown();

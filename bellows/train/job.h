@@ -8,6 +8,7 @@
 
 #include "bellows/data/loader.h"
 #include "bellows/device/device.h"
+#include "bellows/memory/policy.h"
 #include "bellows/nn/registry.h"
 #include "bellows/optim/make_schedule.h"
 #include "bellows/optim/optimizer.h"
@@ -35,6 +36,8 @@ struct Job {
   bool sharded_checkpoints = false;
   UpdateOptions update;    // precision and clipping
   int64_t accumulate = 1;  // batches of a step
+  bool recover = true;     // from running out of memory
+  memory::CheckpointPolicy recompute;
   CheckpointingOptions checkpointing;
   optim::ScheduleChoice schedule;
   int64_t patience = 0;  // 0: no early stopping

@@ -153,6 +153,7 @@ Outcome run_job(Job& job, const Run& run, const parallel::Group& group, const st
                    .ddp = job.ddp,
                    .update = job.update,
                    .accumulate = job.accumulate,
+                   .recover = job.recover,
                    .sharded_checkpoints = job.sharded_checkpoints});
   const bool first = group.rank() == 0;
   if (first) add_reports(trainer, run.path);

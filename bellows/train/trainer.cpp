@@ -11,8 +11,12 @@
 #include "bellows/core/clock.h"
 #include "bellows/core/error.h"
 #include "bellows/core/interrupt.h"
+#include "bellows/core/log.h"
 #include "bellows/core/text.h"
+#include "bellows/device/memory.h"
 #include "bellows/device/move.h"
+#include "bellows/memory/micro_batches.h"
+#include "bellows/memory/out_of_memory.h"
 #include "bellows/train/memory_use.h"
 #include "bellows/train/sharded_checkpoint.h"
 
@@ -86,12 +90,14 @@ Trainer::Trainer(nn::Model model, optim::Optimizer& optimizer, StepFunction step
       training_model_(model_),
       random_(options_.group),
       vote_(options_.group),
+      parts_(options_.parts),
       update_(optimizer, options_.device, options_.group, options_.update),
       state_(std::make_shared<State>(*this)) {
   if (options_.epochs < 0)
     throw ValueError(concat("epochs must be 0 or more, got ", options_.epochs));
   if (options_.log_every < 1)
     throw ValueError(concat("log_every must be 1 or more, got ", options_.log_every));
+  if (options_.parts < 1) throw ValueError(concat("parts must be 1 or more, got ", options_.parts));
   if (options_.accumulate < 1)
     throw ValueError(concat("accumulate must be 1 or more, got ", options_.accumulate));
   if (!step_)
@@ -227,13 +233,14 @@ bool Trainer::step_of_all() {
   return true;
 }
 
-bool Trainer::train_step(std::vector<data::Batch>& batches, const std::function<int64_t()>& total,
-                         bool counts) {
-  optimizer_.zero_grad();
+bool Trainer::train_step(const std::vector<data::Batch>& batches,
+                         const std::function<int64_t()>& total, bool counts) {
+  std::vector<Part> parts = tries_first() ? gradients_that_fit(batches, total, counts)
+                                          : gradients(batches, total, counts, /*reduced=*/true);
   std::optional<double> weights;
-  for (size_t i = 0; i < batches.size(); ++i) {
-    const auto weight = add_gradients(batches[i], total, counts, i + 1 == batches.size());
-    if (weight) weights = weights.value_or(0) + (counts ? *weight : 0);
+  for (const Part& part : parts) {
+    if (part.output.weight) weights = weights.value_or(0) + (counts ? *part.output.weight : 0);
+    if (counts) epoch_metrics_.add(part.output, part.samples, progress_.step + 1);
   }
   if (epoch_metrics_.pending() == 0 ||
       epoch_metrics_.pending() >= static_cast<size_t>(options_.log_every)) {
@@ -246,29 +253,108 @@ bool Trainer::train_step(std::vector<data::Batch>& batches, const std::function<
     group().all_reduce(sum);
     factor = static_cast<double>(total()) / sum.item<double>();
   }
+  ++steps_tried_;
   return update_.step(factor);
 }
 
-std::optional<double> Trainer::add_gradients(data::Batch& batch,
-                                             const std::function<int64_t()>& total, bool counts,
-                                             bool last) {
-  if (counts) batch.data = to(batch.data, options_.device, /*non_blocking=*/true);
+Tree Trainer::moved(const data::Batch& batch) {
+  Tree data = to(batch.data, options_.device, /*non_blocking=*/true);
   if (!checked_) {
-    check_devices(options_.device, model_.named_parameters(), model_.named_buffers(), batch.data);
+    check_devices(options_.device, model_.named_parameters(), model_.named_buffers(), data);
     checked_ = true;
   }
+  return data;
+}
+
+// One process always. Of several, an attempt must have no collective, since a rank that fails would
+// leave the others in it: their first steps, in which memory runs out if it does, reduce
+// gradients only once all have come through.
+bool Trainer::tries_first() const {
+  if (!options_.recover) return false;
+  if (group().size() == 1) return true;
+  constexpr int64_t kFirst = 2;  // the second has the optimizer's state
+  return steps_tried_ < kFirst && !options_.device.is_cpu() && !options_.ddp.static_graph &&
+         !options_.ddp.find_unused_parameters;
+}
+
+std::vector<Trainer::Part> Trainer::gradients_that_fit(const std::vector<data::Batch>& batches,
+                                                       const std::function<int64_t()>& total,
+                                                       bool counts) {
+  const bool alone = group().size() == 1;
+  if (!snapshot_) snapshot_.emplace(model_);
+  snapshot_->take();
+  for (;;) {
+    std::exception_ptr failed;
+    std::vector<Part> parts;
+    try {
+      parts = gradients(batches, total, counts, /*reduced=*/alone);
+    } catch (const std::exception& error) {
+      if (!memory::is_out_of_memory(error)) throw;
+      failed = std::current_exception();
+    }
+    if (on_all(group(), !failed)) {
+      if (!alone) average_gradients(group(), model_.named_parameters());
+      return parts;
+    }
+    halve_parts(batches, failed);
+    snapshot_->restore();
+  }
+}
+
+void Trainer::halve_parts(const std::vector<data::Batch>& batches, std::exception_ptr& failed) {
+  int64_t most = 1;
+  for (const data::Batch& batch : batches) most = std::max(most, batch.samples);
+  if (!on_all(group(), parts_ < most)) {
+    if (failed) std::rethrow_exception(failed);
+    throw Error("another rank ran out of memory with one sample at a time");
+  }
+  failed = nullptr;  // it may hold tensors
+  optimizer_.zero_grad();
+  empty_cache(options_.device);
+  const int64_t before = parts_;
+  parts_ = std::min(2 * parts_, most);
+  log::warn(concat("out of memory with ", (most + before - 1) / before,
+                   " samples at a time: from now on each batch is computed in ", parts_,
+                   " parts, whose gradients add up to the same step (memory.recover; layers that "
+                   "look at a whole batch, as BatchNorm, see each part alone)"));
+}
+
+std::vector<Trainer::Part> Trainer::gradients(const std::vector<data::Batch>& batches,
+                                              const std::function<int64_t()>& total, bool counts,
+                                              bool reduced) {
+  optimizer_.zero_grad();
+  std::vector<Part> parts;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    const Tree data = moved(batches[i]);
+    const bool last_batch = i + 1 == batches.size();
+    if (parts_ == 1) {
+      const bool last = reduced && last_batch;
+      parts.push_back(add_gradients(data, batches[i].samples, total, counts, last));
+      continue;
+    }
+    for (const auto& part : memory::split_batch(data, parts_)) {
+      const bool last = reduced && last_batch && part.index + 1 == part.count;
+      parts.push_back(add_gradients(part.batch, part.samples, total, counts, last));
+    }
+  }
+  return parts;
+}
+
+Trainer::Part Trainer::add_gradients(const Tree& batch, int64_t samples,
+                                     const std::function<int64_t()>& total, bool counts,
+                                     bool last) {
   std::optional<parallel::DdpCore::NoSync> later;
   if (ddp_ && !last) later.emplace(ddp_->state());
   agent::phase("forward", progress_.step);
-  const StepOutput output = update_.forward(step_, training_model_, batch.data);
-  check_loss(output.loss);
+  Part part{update_.forward(step_, training_model_, batch), samples};
+  check_loss(part.output.loss);
   // Of the mean over all samples; DistributedDataParallel divides by the ranks.
-  const double units = output.weight.value_or(static_cast<double>(batch.samples));
+  const double units = part.output.weight.value_or(static_cast<double>(samples));
   const double share = units * static_cast<double>(group().size()) / static_cast<double>(total());
   agent::phase("backward", progress_.step);
-  update_.backward(output.loss, counts ? share : 0);
-  if (counts) epoch_metrics_.add(output, batch.samples, progress_.step + 1);
-  return output.weight;
+  update_.backward(part.output.loss, counts ? share : 0);
+  part.output.loss = part.output.loss.detach();
+  return part;
 }
 
 void Trainer::collect() {
@@ -352,8 +438,9 @@ std::optional<Values> Trainer::evaluate(data::Loader& loader) {
   while (auto batch = loader.next()) {
     if (interrupted()) break;
     with_memory_context([&] {
-      const Tree data = to(batch->data, options_.device, /*non_blocking=*/true);
-      metrics.add(update_.forward(step_, model_, data), batch->samples, progress_.step);
+      for (const auto& [output, samples] : outputs_that_fit(*batch)) {
+        metrics.add(output, samples, progress_.step);
+      }
     });
     notify(&Callback::on_evaluation_batch, loader.position(), batches);
   }
@@ -364,6 +451,27 @@ std::optional<Values> Trainer::evaluate(data::Loader& loader) {
     return std::nullopt;
   }
   return metrics.over(group()).means();
+}
+
+std::vector<Trainer::Part> Trainer::outputs_that_fit(const data::Batch& batch) {
+  for (;;) {
+    try {
+      const Tree data = to(batch.data, options_.device, /*non_blocking=*/true);
+      if (evaluation_parts_ == 1) return {{update_.forward(step_, model_, data), batch.samples}};
+      std::vector<Part> parts;
+      for (const auto& part : memory::split_batch(data, evaluation_parts_)) {
+        parts.push_back({update_.forward(step_, model_, part.batch), part.samples});
+      }
+      return parts;
+    } catch (const std::exception& error) {
+      const bool hopeless = evaluation_parts_ >= batch.samples;
+      if (!options_.recover || hopeless || !memory::is_out_of_memory(error)) throw;
+    }
+    empty_cache(options_.device);
+    evaluation_parts_ = std::min(2 * evaluation_parts_, batch.samples);
+    log::warn(concat("out of memory in the evaluation: from now on its batches of ", batch.samples,
+                     " are computed in ", evaluation_parts_, " parts (memory.recover)"));
+  }
 }
 
 std::map<std::string, Stateful*> Trainer::parts() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "bellows/train/callback.h"
 #include "bellows/train/metrics.h"
 #include "bellows/train/ranks.h"
+#include "bellows/train/recovery.h"
 #include "bellows/train/step.h"
 #include "bellows/train/update.h"
 
@@ -46,6 +48,14 @@ struct TrainerOptions {
   /// Batches of one step. Their gradients are those of one batch of all of them, also where they
   /// are not of one size (but for layers that look at a whole batch, as BatchNorm).
   int64_t accumulate = 1;
+  /// Where memory runs out in a step, it is done anew with each batch in twice as many parts, one
+  /// after the other, with the same gradients; that stays so and is logged. With several ranks on
+  /// devices all agree, in their first two steps; later, and with find_unused_parameters or
+  /// static_graph, the run ends, as it does without this. Layers that look at a whole batch, as
+  /// BatchNorm, see parts.
+  bool recover = true;
+  /// How many parts a batch has at first.
+  int64_t parts = 1;
   /// Whether all of them write a checkpoint together (train/sharded_checkpoint.h), or rank 0 alone.
   bool sharded_checkpoints = false;
 };
@@ -120,12 +130,27 @@ class Trainer {
   std::vector<data::Batch> next_batches();
   /// A step of all ranks, or nothing where the epoch is over for all. False: the latter.
   bool step_of_all();
-  /// Gradients of all batches together. `total`: the samples of all ranks, known late.
-  bool train_step(std::vector<data::Batch>& batches, const std::function<int64_t()>& total,
+  /// What one forward and backward pass came to; no graph is left.
+  struct Part {
+    StepOutput output;
+    int64_t samples;
+  };
+  /// `total`: the samples of all ranks, known late. False: skipped.
+  bool train_step(const std::vector<data::Batch>& batches, const std::function<int64_t()>& total,
                   bool counts);
-  /// Of one of them; gives the weight that the step function gave.
-  std::optional<double> add_gradients(data::Batch& batch, const std::function<int64_t()>& total,
-                                      bool counts, bool last);
+  /// On the device.
+  Tree moved(const data::Batch& batch);
+  bool tries_first() const;
+  std::vector<Part> gradients_that_fit(const std::vector<data::Batch>& batches,
+                                       const std::function<int64_t()>& total, bool counts);
+  void halve_parts(const std::vector<data::Batch>& batches, std::exception_ptr& failed);
+  /// Of all batches together; `reduced`: averaged over the ranks in the last backward pass.
+  std::vector<Part> gradients(const std::vector<data::Batch>& batches,
+                              const std::function<int64_t()>& total, bool counts, bool reduced);
+  /// Of an evaluation.
+  std::vector<Part> outputs_that_fit(const data::Batch& batch);
+  Part add_gradients(const Tree& batch, int64_t samples, const std::function<int64_t()>& total,
+                     bool counts, bool last);
   const MeanMetrics& saved_metrics() const { return merged_ ? *merged_ : epoch_metrics_; }
   Vote::Values wishes(int64_t samples = 0) const;
   void heed(const Vote::Values& all);
@@ -153,7 +178,11 @@ class Trainer {
   std::optional<MeanMetrics> merged_;  // of several ranks, for a checkpoint
   RandomOfRanks random_;
   Vote vote_;
+  int64_t parts_;  // of a batch, as memory allows
+  int64_t evaluation_parts_ = 1;
+  int64_t steps_tried_ = 0;  // since the start of this process
   Update update_;
+  std::optional<StepSnapshot> snapshot_;
   std::shared_ptr<State> state_;
   data::Loader* training_ = nullptr;
   std::optional<data::Batch> last_batch_;  // with several ranks

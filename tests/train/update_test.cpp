@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <limits>
+#include <new>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
@@ -12,6 +13,7 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include "bellows/amp/autocast.h"
@@ -213,6 +215,75 @@ TEST(UpdateTest, ClippingBoundsWhatTheOptimizerSees) {
   each.fit(options);
   EXPECT_LE((each.weight - before).abs().max().item<double>(), 5 * 1e-4 * (1 + 1e-9));
   EXPECT_GT((each.weight - before).abs().min().item<double>(), 1e-6);
+}
+
+TEST(UpdateTest, OutOfMemoryIsAnsweredByPartsWithTheSameGradients) {
+  Regression whole(16), limited(16);
+  whole.fit({.epochs = 3});
+  std::vector<int64_t> sizes;
+  const auto step = [&](const nn::Model& model, const Tree& batch) {
+    const int64_t samples = batch[0].tensor().size(0);
+    sizes.push_back(samples);
+    StepOutput output = Regression::step(model, batch);
+    if (samples > 5) throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "planted");
+    return output;
+  };
+  limited.fit({.epochs = 3}, step);
+  EXPECT_TRUE(at::allclose(limited.weight, whole.weight, 1e-12, 1e-12));
+  EXPECT_EQ(limited.progress.step, whole.progress.step);
+  EXPECT_NEAR(limited.values.at("train_loss"), whole.values.at("train_loss"), 1e-12);
+  // 16 fails, 8 fails, then four parts of 4 for good; the last batch of an epoch has 2 samples.
+  EXPECT_THAT(std::vector<int64_t>(sizes.begin(), sizes.begin() + 7),
+              ::testing::ElementsAre(16, 8, 4, 4, 4, 4, 4));
+
+  Regression off(16);
+  EXPECT_THROW(off.fit({.epochs = 1, .recover = false}, step), c10::OutOfMemoryError);
+  Regression hopeless(16);
+  EXPECT_THROW(
+      hopeless.fit({.epochs = 1},
+                   [](const nn::Model&, const Tree&) -> StepOutput { throw std::bad_alloc(); }),
+      std::bad_alloc);
+}
+
+TEST(UpdateTest, AStepDoneAnewHasTheRandomNumbersAndBuffersOfTheFirstAttempt) {
+  // Dropout-like noise and a running mean, as BatchNorm has it; the first attempt fails late.
+  const auto run = [](bool fails) {
+    Regression job(10);
+    const at::Tensor mean = at::zeros({4}, at::kDouble);
+    const nn::Model model = nn::from_function(
+        [weight = job.weight, bias = job.bias](const Tree& input) {
+          return Tree(at::addmm(bias, input.tensor(), weight));
+        },
+        job.parameters(), {{"mean", mean}});
+    int calls = 0;
+    const auto step = [&](const nn::Model& m, const Tree& batch) {
+      const at::Tensor& input = batch[0].tensor();
+      mean.mul_(0.9).add_(input.sum(0), 0.1);
+      const at::Tensor noise = at::randn({1}, at::kDouble);
+      const StepOutput output{
+          at::mse_loss(m.forward(Tree(input.mul(noise))).tensor(), batch[1].tensor()), {}};
+      if (fails && ++calls == 1) throw std::bad_alloc();
+      return output;
+    };
+    Trainer trainer(model, *job.optimizer, step, {.epochs = 1, .parts = fails ? 1 : 2});
+    trainer.fit(*job.training);
+    return std::pair(job.weight.detach().clone(), mean);
+  };
+  const auto [weight, mean] = run(true);
+  const auto [expected_weight, expected_mean] = run(false);
+  EXPECT_TRUE(at::equal(weight, expected_weight));
+  EXPECT_TRUE(at::equal(mean, expected_mean));
+}
+
+TEST(UpdateTest, AnEvaluationTooLargeIsDoneInParts) {
+  Regression job(10);
+  Trainer trainer(job.model(), *job.optimizer, [](const nn::Model& model, const Tree& batch) {
+    if (!model.is_training() && batch[0].tensor().size(0) > 3) throw std::bad_alloc();
+    return Regression::step(model, batch);
+  });
+  Trainer plain(job.model(), *job.optimizer, Regression::step);
+  EXPECT_NEAR(trainer.evaluate(*job.training)->at("loss"),
+              plain.evaluate(*job.training)->at("loss"), 1e-12);
 }
 
 TEST(UpdateTest, SettingsWithoutASenseAreRefused) {
