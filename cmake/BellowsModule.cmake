@@ -23,7 +23,8 @@ endfunction()
 # bellows_unity(TARGET NAME SIZE a.cpp …): compiles the sources SIZE at a time, in the order given. Those of one group see each
 # other's unnamed namespaces; a source with definitions or include folders of its own must stay out.
 function(bellows_unity target name size)
-  if(NOT BELLOWS_UNITY)
+  list(LENGTH ARGN count)
+  if(NOT BELLOWS_UNITY OR count EQUAL 1)
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)

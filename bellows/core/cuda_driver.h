@@ -16,7 +16,8 @@ struct CudaDevice {
   uint64_t memory_bytes = 0;
   int major = 0;  // compute capability
   int minor = 0;
-  std::string pci_address;  // "0000:dc:00.0", as /sys/bus/pci/devices has it; empty where unknown
+  std::string pci_address =
+      {};  // "0000:dc:00.0", as /sys/bus/pci/devices has it; empty where unknown
 };
 
 /// Facts, without judgement (that is cuda_state.h).

@@ -1,6 +1,5 @@
 // The only source that sees ProcessGroupNCCL and NCCL's own header; part of libbellows_cuda.
 #define USE_C10D_NCCL 1
-#include "bellows/parallel/flat.h"
 #include "bellows/parallel/nccl.h"
 
 #include <condition_variable>
@@ -19,6 +18,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
 #include "bellows/parallel/c10d_store.h"
+#include "bellows/parallel/flat.h"
 
 // Another NCCL's header has options of another size, and would compile without a word.
 static_assert(NCCL_VERSION_CODE == BELLOWS_NCCL_VERSION,
