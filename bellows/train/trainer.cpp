@@ -302,18 +302,20 @@ std::vector<Trainer::Part> Trainer::gradients_that_fit(const std::vector<data::B
 }
 
 void Trainer::halve_parts(const std::vector<data::Batch>& batches, std::exception_ptr& failed) {
-  int64_t most = 1;
-  for (const data::Batch& batch : batches) most = std::max(most, batch.samples);
+  constexpr int64_t kMost = 16;  // with more, the settings are wrong for the device
+  int64_t samples = 1;
+  for (const data::Batch& batch : batches) samples = std::max(samples, batch.samples);
+  const int64_t most = std::min(samples, kMost);
   if (!on_all(group(), parts_ < most)) {
     if (failed) std::rethrow_exception(failed);
-    throw Error("another rank ran out of memory with one sample at a time");
+    throw Error("another rank ran out of memory with a batch in as many parts as can be");
   }
   failed = nullptr;  // it may hold tensors
   optimizer_.zero_grad();
   empty_cache(options_.device);
   const int64_t before = parts_;
   parts_ = std::min(2 * parts_, most);
-  log::warn(concat("out of memory with ", (most + before - 1) / before,
+  log::warn(concat("out of memory with ", (samples + before - 1) / before,
                    " samples at a time: from now on each batch is computed in ", parts_,
                    " parts, whose gradients add up to the same step (memory.recover; layers that "
                    "look at a whole batch, as BatchNorm, see each part alone)"));

@@ -51,7 +51,8 @@ struct TrainerOptions {
   /// Where memory runs out in a step, it is done anew with each batch in twice as many parts, one
   /// after the other, with the same gradients; that stays so and is logged. With several ranks on
   /// devices all agree, in their first two steps; later, and with find_unused_parameters or
-  /// static_graph, the run ends, as it does without this. Layers that look at a whole batch, as
+  /// static_graph, the run ends, as it does without this
+  /// and where 16 parts, or single samples, do not fit. Layers that look at a whole batch, as
   /// BatchNorm, see parts.
   bool recover = true;
   /// How many parts a batch has at first.

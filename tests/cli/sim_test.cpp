@@ -1,5 +1,6 @@
 // The shipped program on simulated devices.
 #include <filesystem>
+#include <fstream>
 #include <gmock/gmock.h>
 
 #include <gtest/gtest.h>
@@ -83,6 +84,76 @@ TEST_F(SimCommand, TooLittleMemoryIsOneSentenceThatSaysWhatHeldIt) {
       nlohmann::json::parse(read_file(fs::path(run_.run_folder()) / "summary.json"));
   EXPECT_EQ(summary["status"], "failed");
   EXPECT_THAT(summary["error"], HasSubstr("out of memory"));
+}
+
+TEST_F(SimCommand, ABatchThatDoesNotFitIsComputedInParts) {
+  const std::string config = (run_.folder() / "transformer.toml").string();
+  std::ofstream(config) << "[run]\nseed = 3\nthreads = 1\n"
+                           "[data]\ndataset = \"mnist\"\nroot = \""
+                        << run_.data().string()
+                        << "\"\nbatch_size = 64\nevaluation_batch_size = 16\n"
+                           "[model]\nname = \"transformer\"\ndropout = 0.0\n";
+  const auto train = [&](const std::string& name, const std::string& device,
+                         std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"train", config, "--run", run_.run_folder(name), "--device", device});
+    return bellows(std::move(more), {{"BELLOWS_SIM_MEMORY", "8MiB"}});
+  };
+  ASSERT_EQ(train("cpu", "cpu", {}).exit_code, 0);
+  const auto result = train("sim", "sim:0", {});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("out of memory with 64 samples at a time: from now on each "
+                                    "batch is computed in 2 parts"));
+  const auto summary = [&](const std::string& name) {
+    return nlohmann::json::parse(read_file(fs::path(run_.run_folder(name)) / "summary.json"));
+  };
+  EXPECT_EQ(summary("sim")["steps"], summary("cpu")["steps"]);
+  EXPECT_NEAR(summary("sim")["metrics"]["test_loss"], summary("cpu")["metrics"]["test_loss"], 1e-4);
+  EXPECT_EQ(train("off", "sim:0", {"--set", "memory.recover=false"}).exit_code, 1);
+}
+
+TEST_F(SimCommand, TheLargestBatchIsFoundAndRuns) {
+  const std::map<std::string, std::string> memory{{"BELLOWS_SIM_MEMORY", "2MiB"}};
+  const auto found = bellows({"find-batch", run_.config(), "--device", "sim:0"}, memory);
+  ASSERT_EQ(found.exit_code, 0) << found.err;
+  const size_t at = found.out.rfind("data.batch_size=");
+  ASSERT_NE(at, std::string::npos) << found.out;
+  const int64_t size = std::stoll(found.out.substr(at + 16));
+  const auto with = [&](int64_t batch, const std::string& name) {
+    return train("sim:0", memory,
+                 {"--set", "memory.recover=false", "--set", "data.evaluation_batch_size=16",
+                  "--set", "data.batch_size=" + std::to_string(batch)},
+                 name);
+  };
+  ASSERT_LT(size, 600) << "the data have 640 samples";
+  EXPECT_EQ(with(size, "fits").exit_code, 0);
+  EXPECT_EQ(with(size + size / 8, "too_large").exit_code, 1);
+  EXPECT_EQ(
+      bellows({"find-batch", run_.config(), "--device", "sim:0", "--search", "both"}).exit_code, 2);
+  EXPECT_EQ(bellows({"find-batch", run_.config(), "--device", "sim:0"},
+                    {{"BELLOWS_SIM_MEMORY", "150KiB"}})
+                .exit_code,
+            1);
+}
+
+TEST_F(SimCommand, AnEstimateIsThePeakThatIsSeen) {
+  const auto estimate = bellows(
+      {"estimate", run_.config(), "--set", "data.batch_size=256", "--device-memory", "24GiB"});
+  ASSERT_EQ(estimate.exit_code, 0) << estimate.err;
+  const auto number = [](const std::string& text, const std::string& before) {
+    const size_t at = text.find(before);
+    EXPECT_NE(at, std::string::npos) << text;
+    return at == std::string::npos ? 0 : std::stod(text.substr(at + before.size()));
+  };
+  const auto seen = bellows(
+      {"find-batch", run_.config(), "--device", "sim:0", "--start", "256", "--limit", "256"});
+  ASSERT_EQ(seen.exit_code, 0) << seen.err;
+  EXPECT_THAT(estimate.out, HasSubstr("MiB\n"));
+  const double expected = number(seen.out, "batch 256: fits, at most ");
+  EXPECT_NEAR(number(estimate.out, "peak     "), expected, 0.1 * expected);
+  EXPECT_THAT(estimate.out, HasSubstr("bf16-true"));
+  EXPECT_THAT(estimate.out, HasSubstr("fit into 24.0 GiB"));
+  EXPECT_EQ(bellows({"estimate", run_.config(), "--device-memory", "much"}).exit_code, 2);
 }
 
 TEST_F(SimCommand, WhatIsNotThereIsAnEnvironmentErrorBeforeAnythingIsWritten) {

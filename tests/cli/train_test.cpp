@@ -394,5 +394,31 @@ TEST(ModelsCommandTest, ListsTheModels) {
     EXPECT_THAT(result.out, HasSubstr(name));
 }
 
+TEST(TrainPrecisionTest, EveryPrecisionTrainsResumesAndIsEvaluated) {
+  const SmallRun run;
+  for (const std::string mode : {"fp32", "tf32", "bf16", "fp16", "bf16-true"}) {
+    const std::vector<std::string> how{"--set", "precision.mode=\"" + mode + "\"",
+                                       "--set", "optim.clip_norm=1.0",
+                                       "--set", "optim.accumulate=2",
+                                       "--set", "memory.checkpointing=\"blocks\""};
+    const auto result = run.train(how, mode);
+    ASSERT_EQ(result.exit_code, 0) << mode << result.err;
+    const auto summary =
+        nlohmann::json::parse(read_file(fs::path(run.run_folder(mode)) / "summary.json"));
+    EXPECT_EQ(summary["steps"].get<int64_t>(), 40) << mode;
+    EXPECT_GT(summary["metrics"]["test_accuracy"], 0.3) << mode;
+    auto more = how;
+    more.insert(more.end(), {"--resume", "auto", "--set", "run.epochs=3"});
+    EXPECT_EQ(run.train(more, mode).exit_code, 0) << mode;
+    const auto evaluated = bellows({"eval", run.run_folder(mode)});
+    EXPECT_EQ(evaluated.exit_code, 0) << mode << evaluated.err;
+  }
+  const auto refused = run.train({"--set", "precision.mode=fp8"}, "fp8");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("precision.mode"));
+  EXPECT_EQ(run.train({"--set", "memory.checkpointing=some"}, "x").exit_code, 2);
+  EXPECT_EQ(run.train({"--set", "optim.accumulate=0"}, "x").exit_code, 2);
+}
+
 }  // namespace
 }  // namespace bellows::testing
