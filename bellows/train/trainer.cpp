@@ -281,6 +281,7 @@ std::vector<Trainer::Part> Trainer::gradients_that_fit(const std::vector<data::B
                                                        const std::function<int64_t()>& total,
                                                        bool counts) {
   const bool alone = group().size() == 1;
+  const int64_t before = parts_;
   if (!snapshot_) snapshot_.emplace(model_);
   snapshot_->take();
   for (;;) {
@@ -294,6 +295,12 @@ std::vector<Trainer::Part> Trainer::gradients_that_fit(const std::vector<data::B
     }
     if (on_all(group(), !failed)) {
       if (!alone) average_gradients(group(), model_.named_parameters());
+      if (parts_ > before) {
+        log::warn(concat("out of memory with a batch of ", batches.front().samples,
+                         ": from now on each batch is computed in ", parts_,
+                         " parts, whose gradients add up to the same step (memory.recover; layers "
+                         "that look at a whole batch, as BatchNorm, see each part alone)"));
+      }
       return parts;
     }
     halve_parts(batches, failed);
@@ -313,12 +320,7 @@ void Trainer::halve_parts(const std::vector<data::Batch>& batches, std::exceptio
   failed = nullptr;  // it may hold tensors
   optimizer_.zero_grad();
   empty_cache(options_.device);
-  const int64_t before = parts_;
   parts_ = std::min(2 * parts_, most);
-  log::warn(concat("out of memory with ", (samples + before - 1) / before,
-                   " samples at a time: from now on each batch is computed in ", parts_,
-                   " parts, whose gradients add up to the same step (memory.recover; layers that "
-                   "look at a whole batch, as BatchNorm, see each part alone)"));
 }
 
 std::vector<Trainer::Part> Trainer::gradients(const std::vector<data::Batch>& batches,

@@ -102,8 +102,9 @@ TEST_F(SimCommand, ABatchThatDoesNotFitIsComputedInParts) {
   ASSERT_EQ(train("cpu", "cpu", {}).exit_code, 0);
   const auto result = train("sim", "sim:0", {});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("out of memory with 64 samples at a time: from now on each "
-                                    "batch is computed in 2 parts"));
+  EXPECT_THAT(result.err, HasSubstr("out of memory with a batch of 64: from now on each batch is "
+                                    "computed in 2 parts"));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
   const auto summary = [&](const std::string& name) {
     return nlohmann::json::parse(read_file(fs::path(run_.run_folder(name)) / "summary.json"));
   };
