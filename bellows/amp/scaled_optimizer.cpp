@@ -17,7 +17,7 @@ ScaledOptimizer scaled(optim::Optimizer& optimizer) {
                             return "'" + optimizer.parameters(group)[index].first + "'";
                           },
                       .step = [&optimizer] { optimizer.step(); },
-                      .needs_closure = optimizer.name() == "torch::optim::LBFGS"};
+                      .needs_closure = optimizer.name().ends_with("LBFGS")};
   for (size_t group = 0; group < optimizer.group_count(); ++group) {
     for (const auto& [name, parameter] : optimizer.parameters(group))
       out.parameters.push_back(parameter);

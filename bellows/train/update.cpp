@@ -33,6 +33,7 @@ NamedTensors parameters_of(const optim::Optimizer& optimizer) {
 Update::Update(optim::Optimizer& optimizer, c10::Device device, const parallel::Group& group,
                UpdateOptions options)
     : optimizer_(optimizer),
+      parameters_(parameters_of(optimizer)),
       device_(device),
       options_(std::move(options)),
       settings_(amp::settings_of(options_.precision)) {
@@ -75,16 +76,16 @@ bool Update::step(double factor) {
   if (factor != 1) {
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> gradients;
-    for (const auto& [name, parameter] : parameters_of(optimizer_)) {
+    for (const auto& [name, parameter] : parameters_) {
       if (parameter.grad().defined()) gradients.push_back(parameter.grad());
     }
     if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
   }
   if (options_.clip_value > 0) {
-    optim::clip_grad_value_(parameters_of(optimizer_), options_.clip_value);
+    optim::clip_grad_value_(parameters_, options_.clip_value);
   }
   if (options_.clip_norm > 0) {
-    norm_ = optim::clip_grad_norm_(parameters_of(optimizer_), options_.clip_norm);
+    norm_ = optim::clip_grad_norm_(parameters_, options_.clip_norm);
   }
   if (!scaler_) {
     optimizer_.step();

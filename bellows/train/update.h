@@ -51,6 +51,7 @@ class Update {
 
  private:
   optim::Optimizer& optimizer_;
+  const NamedTensors parameters_;  // the optimizer's, which gets no others
   c10::Device device_;
   UpdateOptions options_;
   amp::PrecisionSettings settings_;

@@ -17,6 +17,7 @@
 #include "bellows/device/seed.h"
 #include "bellows/optim/adamw.h"
 #include "bellows/optim/schedule.h"
+#include "bellows/optim/lbfgs.h"
 #include "bellows/optim/sgd.h"
 #include "tests/support/message_of.h"
 
@@ -221,6 +222,8 @@ TEST_F(GradScalerTest, LibTorchsOptimizersStepAndLbfgsIsRefused) {
   EXPECT_THAT(message_of<ValueError>([&] { scaler_.step(lbfgs); }), HasSubstr(refused));
   const auto adapted = optim::adapt(lbfgs, {{"w", w_}});
   EXPECT_THAT(message_of<ValueError>([&] { scaler_.step(*adapted); }), HasSubstr(refused));
+  optim::LBFGS own({{"w", w_}});
+  EXPECT_THAT(message_of<ValueError>([&] { scaler_.step(own); }), HasSubstr(refused));
 }
 
 TEST_F(GradScalerTest, CastsOfWeightsAreFreshAfterAStepOfLibTorchsOptimizer) {
