@@ -16,8 +16,8 @@
 #include "bellows/core/error.h"
 #include "bellows/device/seed.h"
 #include "bellows/optim/adamw.h"
-#include "bellows/optim/schedule.h"
 #include "bellows/optim/lbfgs.h"
+#include "bellows/optim/schedule.h"
 #include "bellows/optim/sgd.h"
 #include "tests/support/message_of.h"
 
